@@ -18,6 +18,7 @@ exclude_patterns = ["_*", "README.md"]
 
 html_theme = "furo"
 html_title = f"unisono {release}"
+html_show_copyright = False
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 pygments_style = "friendly"
@@ -25,9 +26,8 @@ pygments_style = "friendly"
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
-nb_execution_mode = "force"
-nb_execution_timeout = 120
-nb_execution_raise_on_error = True
+nb_render_markdown_format = "gfm"  # tables
+nb_execution_mode = "off"  # their files have the outputs; tests/docs makes these again
 
 default_role = "code"
 napoleon_use_ivar = True

@@ -63,10 +63,11 @@ class Plan:
                 for late in ways:
                     names = [OURS, GLOO, *([] if several or late else [SHARED]), *WHEELS]
                     cells += [Cell(name, op, "float32", nbytes, self.seconds, late, place.busy) for name in names]
-                if op == "all_reduce" and not several and not self.late:
-                    cells.append(Cell(MEMCPY, MEMCPY, "float32", nbytes, self.seconds, None, place.busy))
-                    if nbytes in (self.sizes or _BFLOAT16_SIZES):
-                        cells.append(Cell(OURS, op, "bfloat16", nbytes, self.seconds, None, place.busy))
+                    if op == "all_reduce" and not several:
+                        cells.append(Cell(MEMCPY, MEMCPY, "float32", nbytes, self.seconds, late, place.busy))
+                bfloat16 = nbytes in (self.sizes or _BFLOAT16_SIZES)
+                if op == "all_reduce" and bfloat16 and not several and not self.late:
+                    cells.append(Cell(OURS, op, "bfloat16", nbytes, self.seconds, None, place.busy))
         return [cell for cell in cells if cell.op not in BLOCKED or cell.count % ranks == 0]
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.cluster import why_not
 
@@ -90,6 +91,16 @@ def test_deaths(tmp_path: Path) -> None:
     assert len(deaths) == 7
     errors = json.loads((tmp_path / "new" / "run.json").read_text())["tables"][1]["rows"]
     assert [row[3] for row in errors] == [0 if row[1] == "Gloo" else 3 for row in errors]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not hasattr(torch.distributed, "_reconfigure"), reason="this torch cannot reconfigure groups")
+def test_recovery(tmp_path: Path) -> None:
+    """A rank is killed twice, and each training ends with equal weights on all ranks."""
+    seen = found(
+        tmp_path, "recovery --steps 12 --step-s 0.5 --every-s 2", "library", "failures", "weights of the ranks"
+    )
+    assert seen == {("unisono", 2, "equal"), ("Gloo", 2, "equal")}
 
 
 @pytest.mark.long

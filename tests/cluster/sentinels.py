@@ -2,8 +2,9 @@
 
     python -m tests.cluster.sentinels
 
-Of 2, 4 and 8 hosts: when another host knows of a killed rank; when another process goes on for a killed sentinel; what
-share of a processor an idle sentinel takes; and that cuts of the network of 1 to 4 s cost nothing.
+Of 2, 4 and 8 hosts: when another host knows of a killed rank; when another process goes on for a killed sentinel, and
+when a rank has started both processes again; what share of a processor an idle sentinel takes; and that cuts of the
+network of 1 to 4 s cost nothing.
 """
 
 import os
@@ -20,7 +21,7 @@ from typing import Any
 import typer
 
 from tests.support.cluster import Cluster, enter
-from tests.support.fake_hosts import WORLD, FakeHosts, sentinel_of, spare_of
+from tests.support.fake_hosts import WORLD, FakeHosts, send_with_spare, sentinel_of, spare_of
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.schedule import Hosts
@@ -31,16 +32,19 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def main() -> None:
     """Measure, and print."""
-    typer.echo("hosts  known after, median and 99 %  next sentinel after, median and longest  share when idle  cuts")
+    typer.echo(
+        "hosts  known, median and 99 %  next sentinel, median and longest  both again, the same  share when idle  cuts"
+    )
     for hosts in (2, 4, 8):
         shape = "+".join(["1", f"{1 + _DEATHS}", *["1"] * (hosts - 2)])
         with ExitStack() as stack:
             cluster = stack.enter_context(closing(Cluster(Hosts.parse(shape))))
             fake = stack.enter_context(FakeHosts(shape, silent_s=Config().host_silence_s, cluster=cluster))
-            known, share, again, lived = _Job(cluster, fake).figures()
+            known, share, again, both, lived = _Job(cluster, fake).figures()
         typer.echo(
             f"{hosts:5}  {_ms(statistics.median(known))} {_ms(statistics.quantiles(known, n=100)[-1])}"
-            f"  {_ms(statistics.median(again))} {_ms(max(again))}  {100 * share:.2f} %"
+            f"  {_ms(statistics.median(again))} {_ms(max(again))}"
+            f"  {_ms(statistics.median(both))} {_ms(max(both))}  {100 * share:.2f} %"
             f"  {', '.join(f'{cut_s:g} s' for cut_s in lived)} lived through"
         )
 
@@ -56,17 +60,20 @@ class _Job:
         self._cluster, self._fake, self._hosts = cluster, fake, range(len(cluster.names))
         self._threads = [ThreadPoolExecutor(1, initializer=enter, initargs=(name,)) for name in cluster.names]
 
-    def figures(self) -> tuple[list[float], float, list[float], list[float]]:
-        """When deaths are known; an idle sentinel's share; when the next one serves; the cuts that cost nothing."""
+    def figures(self) -> tuple[list[float], float, list[float], list[float], list[float]]:
+        """When deaths are known; an idle sentinel's share; when the next one serves, where one process is killed, and
+        where both are; the cuts that cost nothing.
+        """
         self._refresh()
         share = self._idle_share()
         known = [self._death(rank) for rank in self._fake.hosts.members[1][1:]]
         rng = random.Random(1)
-        again = [self._kill(rng.choice(self._hosts)) for _ in range(_KILLS)]
+        again = [self._kill(rng.choice(self._hosts), both=False) for _ in range(_KILLS)]
+        both = [self._kill(rng.choice(self._hosts), both=True) for _ in range(_KILLS)]
         cuts = [cut_s for cut_s in _CUTS if self._lives_through(cut_s)]
         for thread in self._threads:
             thread.shutdown()
-        return known, share, again, cuts
+        return known, share, again, both, cuts
 
     def _on(self, host: int, function: Callable[[], Any]) -> Any:
         return self._threads[host].submit(function).result()
@@ -94,10 +101,14 @@ class _Job:
         until(lambda: board.gone is not None)
         return time.monotonic() - began
 
-    def _kill(self, host: int) -> float:
+    def _kill(self, host: int, *, both: bool) -> float:
         before = self._sentinel(host)
+        spare_of(before)
         began = time.monotonic()
-        os.kill(before, signal.SIGKILL)
+        if both:
+            send_with_spare(self._fake.far[host], signal.SIGKILL)
+        else:
+            os.kill(before, signal.SIGKILL)
         self._on(host, lambda: until(lambda: self._fake.far[host].sentinel_pid != before))
         took_s = time.monotonic() - began
         self._refresh()

@@ -1,115 +1,30 @@
-"""Record `unisono doctor` on a stuck job, as the README shows it: `python -m tests.docs.recordings`."""
+"""Make the recordings and pictures of the docs: `python -m tests.docs.recordings [NAME ...]`, such as doctor.svg.
 
-import fcntl
-import os
-import pty
-import re
-import struct
-import subprocess
+The terminal and the browser are real. `python -m benchmarks.figures` draws the charts.
+"""
+
 import sys
-import tempfile
-import termios
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from xml.sax.saxutils import escape
 
-from tests.support.ports import free_port
-from tests.support.programs import place, processes
-from tests.support.waiting import until
+from tests.docs import notebooks, terminal
+from tests.docs.player import SHOTS, take
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.draw import svg
 
-FILE = Path(__file__).parents[2] / "docs" / "doctor.svg"
-_COLUMNS, _RANKS = 116, 4
-_CHARACTER, _LINE = 7.8, 17
-"""Width and height in the picture."""
-_FOLDER = "/home/me/project"
-"""Shown in place of a temporary folder, whose name is as long."""
-_PROGRAMS = {
-    "data.py": """\
-import time
+DOCS = Path(__file__).parents[2] / "docs"
 
-
-def tokenize(text):
-    time.sleep(3600)
-""",
-    "train.py": """\
-import torch
-import unisono
-from data import tokenize
-
-
-def main():
-    gradient = torch.ones(1000)
-    for step in range(10):
-        if unisono.get_rank() == 2 and step == 5:
-            tokenize("a long text")
-        unisono.all_reduce(gradient, op="avg")
-
-
-unisono.init()
-main()
-""",
+ALL: Mapping[str, Callable[[], bytes]] = {
+    "ring.svg": lambda: svg(CATALOGUE["all_reduce.ring"].schedule(4)).encode(),
+    "doctor.svg": lambda: terminal.doctor().encode(),
+    **{f"player/{name}.png": partial(take, shot) for name, shot in SHOTS.items()},
+    **{f"notebooks/{file.name}": partial(notebooks.run, file) for file in notebooks.FILES},
 }
-"""A job whose rank 2 does not come to its sixth call."""
-
-
-_SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}">
-<style>
-text {{ font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre; fill: #1f2328 }}
-rect {{ fill: #f6f8fa; stroke: #d1d9e0 }}
-@media (prefers-color-scheme: dark) {{ text {{ fill: #e6edf3 }} rect {{ fill: #151b23; stroke: #3d444d }} }}
-</style>
-<rect x="0.5" y="0.5" width="{inner:.0f}" height="{lower}" rx="6"/>
-{lines}
-</svg>
-"""  # noqa: E501  one font
-
-
-def record() -> str:
-    """The SVG of a terminal in which the command was run."""
-    with tempfile.TemporaryDirectory() as folder, processes() as python:
-        for name, text in _PROGRAMS.items():
-            Path(folder, name).write_text(text)
-        port = free_port()
-        ranks = [python(Path(folder, "train.py"), **place(rank, _RANKS, port)) for rank in range(_RANKS)]
-        shown = ""
-
-        def stuck() -> bool:
-            nonlocal shown
-            shown = _on_terminal("-m", "unisono", "doctor", str(ranks[0].pid)).replace(folder, _FOLDER)
-            return "waited" in shown and "data.py" in shown
-
-        until(stuck, 60)
-    return _svg([f"$ unisono doctor {ranks[0].pid}", *shown.rstrip().splitlines()])
-
-
-def _on_terminal(*words: str) -> str:
-    """What Python shows on a terminal of this width."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, _COLUMNS, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    environment.pop("COLUMNS", None)
-    with subprocess.Popen([sys.executable, *words], stdin=its, stdout=its, stderr=its, env=environment):
-        os.close(its)
-        shown = b""
-        try:
-            while read := os.read(ours, 1 << 16):
-                shown += read
-        except OSError:  # what Linux says when the last process has closed the terminal
-            pass
-    os.close(ours)
-    return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\r", "", shown.decode())
-
-
-def _svg(lines: list[str]) -> str:
-    texts = [
-        f'<text x="12" y="{(number + 1) * _LINE + 8}">{escape(line)}</text>'
-        for number, line in enumerate(lines)
-        if line
-    ]
-    width, height = _COLUMNS * _CHARACTER + 24, (len(lines) + 1) * _LINE + 6
-    return _SVG.format(width=width, height=height, inner=width - 1, lower=height - 1, lines="\n".join(texts))
+"""Files in `docs`, and how each is made."""
 
 
 if __name__ == "__main__":
-    FILE.write_text(record())
-    print(FILE)  # noqa: T201
+    for name in sys.argv[1:] or ALL:
+        (DOCS / name).write_bytes(ALL[name]())
+        print(name)  # noqa: T201

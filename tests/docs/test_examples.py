@@ -20,6 +20,8 @@ import yaml
 import unisono
 from tests.support.markdown import ROOT, Block, blocks, run
 from tests.support.programs import run_python
+from unisono.schedule import count, lower_bounds
+from unisono.schedule.algorithms import CATALOGUE
 
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "index.md", DOCS / "start.md", *sorted((DOCS / "guides").glob("*.md"))]
@@ -48,6 +50,29 @@ def test_python(block: Block, tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [block for block in PYTHON if block.launcher and "tutorials" in block.page], ids=str)
 def test_tutorial_prints_the_same_by_gloo(block: Block, tmp_path: Path) -> None:
     assert run(replace(block, text=block.text.replace('"unisono"', '"gloo"')), tmp_path) == block.output
+
+
+def test_tutorials_count_right() -> None:
+    """The page's table: what the busiest of four ranks sends at least, and an algorithm that sends no more."""
+    page = (DOCS / "guides" / "tutorials.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) m \| \[(\w+)\]", page, re.MULTILINE)
+    assert len(rows) == 6
+    for call, least, algorithm in rows:
+        counted = count(CATALOGUE[f"{call}.{algorithm}"].schedule(4)).most_sent
+        assert float(least) == lower_bounds(call, 4).sent == counted
+
+
+def test_training_resumes(tmp_path: Path) -> None:
+    """Stopped after two epochs and started again, the script ends with the weights of one that goes through."""
+    whole = next(block for block in PYTHON if block.page.endswith("train.md"))
+    half = replace(whole, text=whole.text.replace("range(start, 4)", "range(start, 2)"))
+    ends = []
+    for name, parts in ("resumed", (half, whole)), ("through", (whole,)):
+        folder = tmp_path / name
+        folder.mkdir()
+        assert "".join(run(part, folder) for part in parts) == whole.output
+        ends.append(torch.load(folder / "checkpoint.pt")["model"]["module.weight"])
+    assert torch.equal(*ends)
 
 
 @pytest.mark.parametrize("block", SHOWN, ids=str)

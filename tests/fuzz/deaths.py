@@ -25,7 +25,7 @@ import typer
 import unisono
 from tests.fuzz.fault_oracle import complaints, of_end
 from tests.fuzz.fault_rank import play
-from tests.fuzz.fault_scene import OF_HOSTS, STOPPING, Fault, Scene, draw
+from tests.fuzz.fault_scene import BRIEF, OF_HOSTS, STOPPING, Fault, Scene, draw
 from tests.fuzz.programs import shrink
 from tests.support.cluster import Cluster
 from unisono.base.config import Config
@@ -35,6 +35,7 @@ TIMEOUT_S = 6.0
 MOST_S = 45.0  # how long a scene may take; those of its ranks that are not ready then are shown with their stacks
 _SILENCE_S, _STOPPED_S = 1.5, 0.5
 """How long hosts may be silent, and for how long those processes are stopped that go on."""
+_BRIEF_S = 4.0  # a brief cut: hosts may be silent for a second longer then
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 30.0
 _SMALLER_S = 120.0
@@ -51,8 +52,9 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
     _begin()
     descriptors = _descriptors()
     timeout_s = TIMEOUT_S if scene.frozen else 1000.0
+    silence_s = _BRIEF_S + 1 if any(fault.how == "brief cut" for fault in scene.faults) else _SILENCE_S
     config = Config.from_env().replace(
-        timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0, host_silence_s=_SILENCE_S
+        timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0, host_silence_s=silence_s
     )
     hosts = None if scene.hosts.isdigit() or cluster else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
@@ -112,23 +114,25 @@ class _Warden(threading.Thread):
         done: set[int] = set()
         while not self.over.wait(0.02):
             for number, (pid, at) in self.faults().items():
-                if self._scene.faults[number].how in OF_HOSTS and number not in self._mend:
+                if self._scene.faults[number].how in (*OF_HOSTS, *BRIEF) and number not in self._mend:
                     self._mend[number] = self._begin_of_host(self._scene.faults[number])
                     (self._folder / f"begun {number}").touch()
                 if number not in done and self._is_due(self._scene.faults[number], at):
                     done.add(number)
                     self._end(number, pid)
         for number, (pid, _) in self.faults().items():  # the others did not need those that are still stopped
-            if number not in done and self._scene.faults[number].how in (*STOPPING, *OF_HOSTS):
+            if number not in done and self._scene.faults[number].how in (*STOPPING, *OF_HOSTS, *BRIEF):
                 self._end(number, pid)
 
     def _begin_of_host(self, fault: Fault) -> Callable[[], object]:
         """Let it happen to a host. Returns what ends it."""
         assert self._cluster
         some, host = self._cluster, self._cluster.hosts.host_of(fault.rank)
-        if fault.how == "cut link":
+        if fault.how in ("cut link", "brief cut"):
             some.cut(host)
             return lambda: some.mend(host)
+        if fault.how in BRIEF:
+            return _shake(some, host, fault.how)
         if fault.how == "cut pair":
             some.cut_pair(host - 1, host)
             return lambda: some.mend_pair(host - 1, host)
@@ -138,7 +142,7 @@ class _Warden(threading.Thread):
 
     def _end(self, number: int, pid: int) -> None:
         how = self._scene.faults[number].how
-        if how in OF_HOSTS:
+        if how in (*OF_HOSTS, *BRIEF):
             self._mend[number]()
             return
         with suppress(ProcessLookupError):
@@ -146,10 +150,33 @@ class _Warden(threading.Thread):
 
     def _is_due(self, fault: Fault, at: float) -> bool:
         passed_s = time.monotonic() - at
-        if fault.how in ("freeze", "stop sentinel", *OF_HOSTS):
+        if fault.how == "brief cut":
+            return passed_s > _BRIEF_S
+        if fault.how in ("freeze", "stop sentinel", *OF_HOSTS, *BRIEF):
             others = self._scene.ranks - len(self._scene.dead | self._scene.frozen | self._scene.cut_off)
             return len(list(self._folder.glob("*.json"))) >= others or passed_s > MOST_S - 10
         return fault.how in STOPPING and passed_s > _STOPPED_S
+
+
+def _shake(cluster: Cluster, host: int, how: str) -> Callable[[], object]:
+    """Let a host have a loose contact until what this returns is called."""
+    part, whole = (cluster.cut, cluster.mend) if how == "loose cable" else (cluster.link_down, cluster.link_up)
+    over, rng = threading.Event(), random.Random(5)
+
+    def shake() -> None:
+        while not over.wait(rng.uniform(0.05, 0.3)):
+            part(host)
+            over.wait(rng.uniform(0.01, 0.05))
+            whole(host)
+
+    shaking = threading.Thread(target=shake)
+    shaking.start()
+
+    def end() -> None:
+        over.set()
+        shaking.join()
+
+    return end
 
 
 def send(number: int, pids: Iterable[int]) -> None:

@@ -7,13 +7,15 @@ from tests.fuzz.fault_scene import (
     COLLECTIVES,
     DEADLY,
     ENDS,
-    HARMLESS,
     LATE,
     LATE_S,
     OF_HOSTS,
     OF_SENTINELS,
+    RAISED,
+    UNNOTICED,
     Scene,
 )
+from unisono.schedule import Hosts
 
 SOON_S = 15.0  # how long after the last fault a survivor may hear of it and go on, where no time-out tells it
 TIMED_OUT_S = 28.0  # the same where a rank is frozen: a few times as long as calls wait
@@ -31,8 +33,8 @@ def complaints(scene: Scene, said: Mapping[int, Said], faults: Faults) -> list[s
     happened, and when.
     """
     return [
-        *_told(scene, said, faults), *_blamed(scene, said, faults), *_agree(scene, said),
-        *_in_time(scene, said, faults),
+        *_told(scene, said, faults), *_blamed(scene, said, faults), *_steps_told(scene, said, faults),
+        *_agree(scene, said), *_in_time(scene, said, faults),
     ]  # fmt: skip
 
 
@@ -61,15 +63,21 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[st
         if event["by"] < LATE_S:
             yield f"rank {rank} was late by {event['by']:.3f} s only"
     # Who waits for a rank that is stopped while it makes the group of the survivors is late itself, for the others.
-    late_to_shrink = _late_to_shrink(scene)
-    apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in HARMLESS]
+    late_to_shrink = scene.late_to_shrink or scene.hasty
+    apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in UNNOTICED]
     hit = {fault.rank for fault in felt} | scene.cut_off
     for rank, event in _events(said, "left out"):
-        if rank not in apart and not late_to_shrink:
+        if rank not in apart and not scene.hasty:
             yield f"rank {rank} was left out: {event['text']}"
     left_out = {rank for rank, _ in _events(said, "left out")}
-    if any(fault.how in OF_HOSTS for fault in scene.faults) and (there := scene.cut_off - left_out):
+    if any(fault.how in (*OF_HOSTS, "lose sentinel") for fault in scene.faults) and (there := scene.cut_off - left_out):
         yield f"ranks {sorted(there)} of the lost host have not been left out"
+    for number in faults:
+        if scene.faults[number].how == "lose sentinel":
+            for rank, event in _events(said, "left out"):
+                words = "its sentinel (process" if rank in scene.lost else "is cut off from host"
+                if words not in event["text"] or "have gone on without" in event["text"]:
+                    yield f"rank {rank} is not told that {words}: {event['text']}"
     for rank, event in _events(said, "recovered"):
         if rank in scene.cut_off:
             yield f"rank {rank}, of a host that the others have lost, goes on in {event['members']}"
@@ -89,7 +97,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[st
 def _blamed(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
     """Does PeerGone say of which process it speaks, what has happened to it, and where its own rank waited for it?"""
     happened = {scene.faults[number].rank: (scene.faults[number].how, pid) for number, (pid, _) in faults.items()}
-    lost = {fault.how for fault in scene.faults if fault.how not in HARMLESS} <= {*OF_SENTINELS}
+    only_sentinels = {fault.how for fault in scene.faults if fault.how not in UNNOTICED} <= {*OF_SENTINELS}
     one_host = scene.hosts.isdigit()
     told: dict[int, set[bool]] = {}
     for rank, event in _events(said, "error"):
@@ -104,7 +112,7 @@ def _blamed(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[
             told.setdefault(event["culprit"], set()).add(") died " not in event["text"])
             if event["pid"] != pid and (event["pid"] or one_host):
                 yield f"rank {rank} speaks of process {event['pid']}, not {pid}: {event['text']}"
-        elif rank in scene.cut_off and lost:
+        elif rank in scene.lost and only_sentinels:
             causes = ("its sentinel (process ",)
         if causes and not any(words in event["text"] for words in causes):
             yield f"rank {rank} does not say {' or '.join(causes)}: {event['text']}"
@@ -119,9 +127,29 @@ def _blamed(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[
             yield f"nobody says of rank {culprit} that it {ENDS[happened[culprit][0]]}"
 
 
-def _late_to_shrink(scene: Scene) -> bool:
-    """Is a rank stopped while it shrinks the group? Then the others raise WaitTimeout, and leave out whom it names."""
-    return any(fault.how == "freeze" and fault.in_recovery for fault in scene.faults)
+def _steps_told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
+    """Are the others told what has happened at a step of a recovery? Of a rank that is stopped, one of them."""
+    for fault in (scene.faults[number] for number in faults):
+        if (fault.how, fault.moment) == ("freeze", "lend"):
+            words = "is to lend or use the memory, as all have agreed: let it go on, end it, or leave"
+        elif fault.how == "interrupt":
+            words = "KeyboardInterrupt in shrink()" if fault.moment == "join" else "Call shrink() again: it waits"
+        else:
+            continue
+        others = set(said) - scene.frozen - {fault.rank}
+        heard = {
+            rank
+            for rank, event in _events(said, "error")
+            if words in event["text"] and (event["culprit"] == fault.rank or fault.rank in event["missing"])
+        }
+        if not (heard & others if fault.how == "freeze" else heard >= others):
+            yield f"of {sorted(others)}, only {sorted(heard)} are told of {fault} that it {words}"
+    without = {scene.faults[number].rank for number in faults if scene.faults[number].how == "no memory"}
+    hosts = [{*range(scene.ranks)}] if scene.hosts.isdigit() else [{*some} for some in Hosts.parse(scene.hosts).members]
+    full = any(host <= scene.dead | without for host in hosts if host & without)
+    for rank, events in said.items():
+        if full != any("is too full" in event["text"] for _, event in _events({rank: events}, "error")):
+            yield f"rank {rank} has heard of a host without memory, or not: {full}"
 
 
 def _classes(scene: Scene) -> set[str]:
@@ -131,11 +159,15 @@ def _classes(scene: Scene) -> set[str]:
     if hows & {*DEADLY, *OF_HOSTS, *OF_SENTINELS}:
         allowed |= {"PeerGone"}
         only_collectives = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-        if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *HARMLESS}:
+        if not only_collectives or hows - set(DEADLY) - {"pause", *LATE, *UNNOTICED}:
             allowed |= {"PeerFailed"}
     if "abort" in hows:
         allowed |= {"PeerFailed"}
-    if "freeze" in hows:
+    if hows & set(RAISED):
+        allowed |= {"PeerFailed"}
+    if "no memory" in hows:
+        allowed |= {"OutOfMemory"}
+    if "freeze" in hows or scene.hasty:
         allowed |= {"PeerFailed", "WaitTimeout"}
     if hows & {"mismatch", "refuse"}:
         allowed |= {"MismatchError", "ArgumentError"}
@@ -164,7 +196,7 @@ def _agree(scene: Scene, said: Mapping[int, Said]) -> Iterator[str]:
 
 def _in_time(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
     """Does every survivor hear of it soon, and go on?"""
-    if _late_to_shrink(scene):
+    if scene.late_to_shrink:
         return
     last = max((at for _, at in faults.values()), default=0.0)
     most_s = TIMED_OUT_S if scene.frozen else SOON_S

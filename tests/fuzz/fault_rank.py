@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -10,21 +11,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import COLLECTIVES, DEADLY, LATE_S, OF_HOSTS, STOPPING, Call, Fault, Scene
+from tests.fuzz.fault_scene import (
+    BRIEF,
+    COLLECTIVES,
+    DEADLY,
+    HARMLESS,
+    LATE_S,
+    OF_HOSTS,
+    STEPS,
+    STOPPING,
+    Call,
+    Fault,
+    Scene,
+)
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
-from tests.support.fake_hosts import sentinel_of
+from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.lanes import without_limits
 from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
-from tests.support.waiting import until
+from tests.support.waiting import once_waiting, until
+from unisono.engine.memory.board import Board
+from unisono.hosts import far
+from unisono.ranks.group import survivors
 from unisono.schedule import Hosts
 from unisono.tools.testing import chaos
 
@@ -79,6 +97,7 @@ class _Rank:
         self._me = unisono.get_rank()
         self._said: list[dict[str, Any]] = []
         self._faults = [fault for fault in scene.faults if fault.rank == self._me]
+        self._awaited = {fault.call for fault in scene.faults if fault.moment == "awaited"}
         self._subgroups: dict[tuple[int, ...], unisono.Group] = {}
 
     def tell(self, what: str, **facts: Any) -> None:
@@ -132,6 +151,9 @@ class _Rank:
             wanted(replace(step.case, shared=False, async_op=False), group.size)
         try:
             with ExitStack() as stack:
+                if number in self._awaited - {fault.call for fault in self._faults}:
+                    self._awaited.remove(number)
+                    once_waiting((self._folder / f"waits {number} {self._me}").touch)
                 for fault in self._faults:
                     if fault.call == number and not fault.in_recovery:
                         stack.enter_context(self._suffer(fault, call, group))
@@ -167,6 +189,13 @@ class _Rank:
             odd=of_world("odd"), text=str(error)[:1500], pid=getattr(error, "pid", 0),
             culprit=world_ranks[getattr(error, "rank", 0)],
         )  # fmt: skip
+        self._wait_for_others(*(words for words in ("KeyboardInterrupt", "is too full") if words in str(error)))
+
+    def _wait_for_others(self, *words: str) -> None:
+        """Let all survivors hear of this before any of them goes on: then it is about an earlier call."""
+        for word in words:
+            (self._folder / f"{word} {self._me}").touch()
+            until(lambda: len(list(self._folder.glob(f"{word} *"))) == self._scene.ranks - len(self._scene.dead))  # noqa: B023
 
     def _recover(self, error: unisono.UnisonoError, step: int) -> int:
         """Go on in a smaller group; the call from which all go on."""
@@ -189,12 +218,21 @@ class _Rank:
         return int(first)
 
     def _shrink(self, world: unisono.Group, late: set[int]) -> unisono.Group:
+        """Make the call until it returns: without the ranks that are late, if it is hasty or all of them are frozen."""
+        rng, scene = random.Random(self._me), self._scene
         while True:
+            limit_s = rng.choice([0.02, 0.05, 0.3]) if scene.hasty else 1.0 if scene.late_to_shrink else None
             try:
-                return world.shrink(without=late)
+                return world.shrink(without=late, timeout_s=limit_s)
+            except unisono.OutOfMemory as error:
+                self._heard(error, -1)
             except unisono.WaitTimeout as error:
                 self._heard(error, -1)
-                late |= self._missing(error, world)
+                missing = self._missing(error, world)
+                if scene.hasty or {world.world_ranks[rank] for rank in missing} <= scene.frozen:
+                    late |= missing
+            except KeyboardInterrupt:
+                self._wait_for_others("KeyboardInterrupt")
 
     @staticmethod
     def _missing(error: BaseException, group: unisono.Group) -> set[int]:
@@ -213,10 +251,12 @@ class _Rank:
             with self._at_row(fault, call, group, int(when)):
                 yield
             return
-        if moment == "before":
+        if moment == "awaited":
+            until(lambda: len(list(self._folder.glob(f"waits {fault.call} *"))) == self._scene.ranks - 1)
+        if moment in ("before", "awaited"):
             self._happen(fault, group)
-        elif moment == "lend":
-            self._happen_when_it_lends(fault, group)
+        elif moment in STEPS:
+            self._happen_at_step(fault, group, moment, int(when or 0))
         elif moment in ("within", "shrink"):
             threading.Thread(target=self._happen_later, args=(fault, group, float(when)), daemon=True).start()
         yield
@@ -243,21 +283,29 @@ class _Rank:
         time.sleep(delay_s)
         self._happen(fault, group)
 
-    def _happen_when_it_lends(self, fault: Fault, group: unisono.Group) -> None:
-        lender: Any = group.engine.lender
-        lend = lender.lend
+    def _happen_at_step(self, fault: Fault, group: unisono.Group, step: str, times: int) -> None:
+        """Let it happen before the rank takes the step, once it has done so this often."""
+        places: dict[str, tuple[Any, str]] = {
+            "lend": (group.engine.lender, "lend"),
+            "borrow": (group.engine.lender, "borrow"),
+            "tell": (Board, "set_proposal"),
+            "join": (survivors, "_go_on"),
+        }
+        place, name = places[step]
+        do, taken = getattr(place, name), count()
 
         def happens(*arguments: Any) -> Any:
-            lender.lend = lend
-            self._happen(fault, group)
-            return lend(*arguments)
+            if next(taken) == times:
+                setattr(place, name, do)
+                self._happen(fault, group)
+            return do(*arguments)
 
-        lender.lend = happens
+        setattr(place, name, happens)
 
     def _mark(self, fault: Fault) -> int:
         """Tell the parent that it happens; the process to which it happens."""
         pid = os.getpid()
-        if fault.how.endswith("sentinel"):
+        if fault.how in HARMLESS:
             span: Any = unisono.init().world.span
             pid = sentinel_of(span.far)
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
@@ -268,11 +316,18 @@ class _Rank:
             self._faults.remove(fault)
         pid = self._mark(fault)
         match fault.how:
+            case "end sentinels" | "lose sentinel":
+                if fault.how == "lose sentinel":
+                    patch.object(far, "start_again", side_effect=OSError).start()
+                span: Any = group.world.span
+                send_with_spare(span.far, signal.SIGKILL)
+                if fault.how == "lose sentinel":
+                    time.sleep(2 * group.engine.config.host_silence_s)  # until the other hosts know
             case "kill" | "end sentinel":
                 os.kill(pid, signal.SIGKILL)
             case how if how in STOPPING:
                 os.kill(pid, signal.SIGSTOP)
-            case how if how in OF_HOSTS:
+            case how if how in (*OF_HOSTS, *BRIEF):
                 until((self._folder / f"begun {self._scene.faults.index(fault)}").exists)
             case how if how in _ENDS:
                 _ENDS[how]()
@@ -281,6 +336,10 @@ class _Rank:
                 raise RuntimeError("drawn by lot")
             case "return":
                 raise _End
+            case "no memory":
+                raise unisono.OutOfMemory("drawn by lot")
+            case "interrupt":
+                raise KeyboardInterrupt
             case "abort":
                 group.abort("drawn by lot")
             case "mismatch":

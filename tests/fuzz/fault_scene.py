@@ -4,15 +4,17 @@ import random
 from typing import Any, NamedTuple
 
 from tests.fuzz import programs
-from tests.fuzz.programs import Barrier, Messages, Step
+from tests.fuzz.programs import Barrier, Coalesced, Messages, Objects, Step
 from tests.support.matrix import FORMS, REDUCING, Case
 from unisono.schedule import Hosts
 
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "scan", "all_gather", "reduce_scatter", "all_to_all", "gather", "barrier",
 )  # fmt: skip
-MESSAGES = ("ring", "chain")
-"""ring: each rank sends to the next one and receives from the one before. chain: each receives, then sends."""
+OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+MANY = ("all_reduce_coalesced", "broadcast_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced")
+MESSAGES = ("pair", "new", "ring", "batch", "sendrecv", "any", "objects", "chain")
+"""Who sends how to whom: see `tests.fuzz.messages.WAYS`."""
 ENDS = {
     "kill": "was killed by signal 9 (SIGKILL)",
     "stop and kill": "was killed by signal 9 (SIGKILL)",
@@ -34,14 +36,29 @@ IN_ITS_THREAD = ("exit", "raise", "return")
 """Those that only the thread of the rank's program can do: between calls."""
 STOPPING = ("stop and kill", "pause", "freeze", "pause sentinel", "stop sentinel")
 """pause: SIGSTOP for a moment. freeze: SIGSTOP until all others have ended, which is longer than the time-out. The
-sentinel is that of the rank's host; if it stops for as long, the others lose the host.
+sentinel is that of the rank's host.
 """
 LATE = ("hold", "delay")
 """The rank comes late by `LATE_S`, with the GIL or without it: at a row, as after a pause."""
 LATE_S = 0.1
-HARMLESS = ("pause sentinel", "end sentinel")
-"""Faults that no rank may notice. end sentinel: it is killed, and another process goes on in its place."""
-OF_SENTINELS = ("stop sentinel",)
+STEPS = ("lend", "borrow", "tell", "join")
+"""Steps of a recovery: the first survivor of a host lends the memory of the smaller group, the others borrow it; each
+tells the others its proposals; and joins the smaller group.
+"""
+RAISED = ("no memory", "interrupt")
+"""What such a step may raise: OutOfMemory; or KeyboardInterrupt, after which the rank makes the call again."""
+HARMLESS = ("pause sentinel", "end sentinel", "end sentinels", "stop sentinel")
+"""Faults that no rank may notice: another process goes on in place of the sentinel. end sentinels: it is killed, and so
+is the process that waits beside it.
+"""
+BRIEF = ("brief cut", "loose cable", "loose link")
+"""Faults of hosts in network namespaces that cost nothing. brief cut: the host reaches no other, a second less than
+hosts may be silent. loose cable: it does so for some milliseconds, again and again. loose link: the same, but nothing
+can be sent.
+"""
+UNNOTICED = (*HARMLESS, *BRIEF)
+OF_SENTINELS = ("lose sentinel",)
+"""Faults that cost a host its sentinel: both processes are killed, and no rank can start them again."""
 OF_HOSTS = ("cut link", "cut pair", "stop host")
 """Of hosts in network namespaces: the rank's host reaches no other, or not the host before; all its processes stop.
 They are mended when all ranks that go on have ended.
@@ -68,7 +85,12 @@ class Call(NamedTuple):
             return Barrier(async_op=self.background, algorithm=self.algorithm)
         how: Any = {"shared": self.shared, "seed": number}
         if self.name in MESSAGES:
-            return Messages({"ring": "sendrecv"}.get(self.name, self.name), "int64", self.count, 0, **how)
+            return Messages(self.name, "int64", self.count, 0, **how)
+        if self.name in OBJECTS:
+            return Objects(self.name, root=number, seed=number)
+        if self.name in MANY:
+            parts = ("int64", self.count), ("float32", 3)
+            return Coalesced(self.name, parts, async_op=self.background, root=number, seed=number)
         form = f"{self.name}_single" if f"{self.name}_single" in FORMS else self.name
         op = "sum" if form in REDUCING else "-"
         case = Case(form, "int64", op, self.count, async_op=self.background, root=number, **how)
@@ -78,9 +100,10 @@ class Call(NamedTuple):
 class Fault(NamedTuple):
     """What happens to a rank of the world, in or beside the call of this number.
 
-    moment: `before` or `after` the call, `row 3` of its program, `within 0.002` seconds of its begin. Or while it
-    recovers from another rank's failure: `shrink 0.002` seconds after it has begun to, or when it should `lend` the
-    memory of the smaller group, as the first survivor of a host does.
+    moment: `before` or `after` the call, before it and `awaited` by all other ranks, at `row 3` of its program, or
+    `within 0.002` seconds of its begin. Or while it
+    recovers from another rank's failure: `shrink 0.002` seconds after it has begun to, or at one of `STEPS`, such as
+    `lend`, or at its third proposal, `tell 2`.
     """
 
     rank: int
@@ -91,16 +114,20 @@ class Fault(NamedTuple):
     @property
     def in_recovery(self) -> bool:
         """Does it happen while the rank recovers from another rank's failure?"""
-        return self.moment == "lend" or self.moment.startswith("shrink")
+        return self.moment.partition(" ")[0] in ("shrink", *STEPS)
 
 
 class Scene(NamedTuple):
-    """hosts: `4`: four ranks on one host; `2x2`: four on two."""
+    """hosts: `4`: four ranks on one host; `2x2`: four on two.
+
+    hasty: a rank that recovers waits for a moment only, and leaves out whoever is late.
+    """
 
     hosts: str
     calls: tuple[Call, ...]
     faults: tuple[Fault, ...] = ()
     keep_inputs: bool = False
+    hasty: bool = False
 
     @property
     def ranks(self) -> int:
@@ -114,9 +141,24 @@ class Scene(NamedTuple):
 
     @property
     def cut_off(self) -> set[int]:
-        """The ranks of hosts that the others lose."""
+        """The ranks of hosts that the others lose; all, where neither most hosts are left nor half with the first."""
+        if not self.lost:
+            return set()
+        hosts = Hosts.parse(self.hosts).members
+        left = [host for host in hosts if not self.lost & {*host}]
+        goes_on = 2 * len(left) + (hosts[0] in left) > len(hosts)
+        return self.lost if goes_on else {*range(self.ranks)}
+
+    @property
+    def lost(self) -> set[int]:
+        """The ranks of hosts that are cut off, or stopped, or lose their sentinel."""
         hit = [fault.rank for fault in self.faults if fault.how in (*OF_SENTINELS, *OF_HOSTS)]
         return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
+
+    @property
+    def late_to_shrink(self) -> bool:
+        """Is a rank stopped for longer than the others wait, while it recovers with them?"""
+        return any(fault.how == "freeze" and fault.in_recovery for fault in self.faults)
 
     @property
     def frozen(self) -> set[int]:
@@ -124,8 +166,16 @@ class Scene(NamedTuple):
         return {fault.rank for fault in self.faults if fault.how == "freeze"}
 
 
+def draw_hasty(rng: random.Random, hosts: str) -> Scene:
+    """A scene in which three of four hasty ranks are stopped for a moment while they agree."""
+    faults = [Fault(rank, "pause", 0, f"tell {rng.randrange(5)}") for rank in range(3)]
+    return Scene(hosts, (Call("barrier"), Call("all_reduce")), (Fault(3, "abort", 0, "after"), *faults), hasty=True)
+
+
 def draw(rng: random.Random) -> Scene:
-    """A scene in which something happens to one rank or two."""
+    """A scene in which something happens to one rank or two, or to all but one that are hasty."""
+    if rng.random() < 0.1:
+        return draw_hasty(rng, rng.choice(["4", "2x2"]))
     hosts = rng.choice(["2", "3", "4", "4", "6", "2x1", "3x1", "2x2", "2x2", "3+1", "2x3"])
     scene = Scene(hosts, ())
     calls = tuple(_draw_call(rng, scene.ranks) for _ in range(rng.randint(1, 6)))
@@ -136,21 +186,22 @@ def draw(rng: random.Random) -> Scene:
     faults = [_deadly(rng, scene, rank) for rank in victims]
     if not hosts.isdigit() and rng.random() < 0.4:
         number, rank = rng.randrange(len(calls)), rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
-        faults.append(Fault(rank, "end sentinel", number, _moment(rng, calls[number], "end sentinel")))
+        faults.append(Fault(rank, rng.choice(HARMLESS), number, _moment(rng, calls[number], "")))
     if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
         other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
         how = rng.choice(["kill", "pause", "stop and kill", "freeze", "freeze"])
-        moment = rng.choice(["lend", f"shrink {rng.choice([0.0, rng.random() * 0.01]):.4f}"])
+        delay = f"shrink {rng.choice([0.0, rng.random() * 0.01]):.4f}"
+        moment = rng.choice(["lend", "borrow", "join", f"tell {rng.randrange(5)}", delay, delay, delay])
         faults.append(Fault(other, how, 0, moment))
     return scene._replace(faults=tuple(faults))
 
 
 def _draw_call(rng: random.Random, ranks: int) -> Call:
-    name = rng.choice(COLLECTIVES if rng.random() < 0.8 else MESSAGES)
+    name = rng.choice(rng.choice([COLLECTIVES] * 7 + [OBJECTS, MANY, MESSAGES]))
     members: tuple[int, ...] = ()
     if ranks > 2 and rng.random() < 0.25:
         members = tuple(sorted(rng.sample(range(ranks), rng.randint(2, ranks - 1))))
-    background = name not in MESSAGES and rng.random() < 0.3
+    background = name in (*COLLECTIVES, *MANY) and rng.random() < 0.3
     return Call(name, rng.choice(_COUNTS), members, rng.random() < 0.3, background)
 
 
@@ -176,7 +227,6 @@ def _lively(rng: random.Random, scene: Scene) -> Fault:
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:
-        # Of two hosts, the one with rank 0 goes on.
-        how, rank = rng.choice([*((how, rank) for how in HARMLESS), *((how, scene.ranks - 1) for how in OF_SENTINELS)])
+        how = rng.choice(HARMLESS)
     at_call = how in ("mismatch", "refuse")
     return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))

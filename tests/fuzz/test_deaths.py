@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import NIGHTLY
 from tests.fuzz.deaths import check
-from tests.fuzz.fault_scene import ENDS, Call, Fault, Scene, draw
+from tests.fuzz.fault_scene import ENDS, Call, Fault, Scene, draw, draw_hasty
 
 DRAWN_S = 60.0 if NIGHTLY else 3.0
 
@@ -24,6 +24,12 @@ CALLS = (
     Call("broadcast", 60_000),
     Call("barrier"),
 )
+
+AWAITED = (
+    ("pair", 4, 1), ("pair", LONG, 0), ("new", 4, 1), ("ring", LONG, 1), ("sendrecv", 4, 1), ("batch", LONG, 0),
+    ("objects", 4, 1), ("all_gather_object", 4, 1), ("all_reduce_coalesced", 1000, 0),
+)  # fmt: skip
+"""Call, elements, and the rank for which the other one waits."""
 
 
 def three_sums(algorithm: str) -> tuple[Call, ...]:
@@ -82,6 +88,48 @@ SCENES = {
     "one while the others recover": Scene(
         "4", (Call("all_reduce"),), (Fault(0, "os_exit"), Fault(1, "kill", 0, "lend"))
     ),
+    **{
+        f"killed while awaited in {way} of {hosts}": Scene(
+            hosts, (Call(way), Call(way, count)), (Fault(victim, "kill", 1, "awaited"),)
+        )
+        for way, count, victim in AWAITED
+        for hosts in ("2", "2x1")
+    },
+    "two are stopped, one after the other, as they lend": Scene(
+        "5", CALLS[:1], (Fault(4, "kill"), Fault(0, "freeze", 0, "lend"), Fault(1, "freeze", 0, "lend"))
+    ),
+    "one is stopped for a moment as it lends": Scene(
+        "3", CALLS[:1], (Fault(2, "abort", 0, "after"), Fault(0, "pause", 0, "lend"))
+    ),
+    "the first of a host is stopped as it lends": Scene(
+        "2x2", CALLS[:1], (Fault(2, "abort", 0, "after"), Fault(0, "freeze", 0, "lend"))
+    ),
+    "who lends in place of another is stopped": Scene(
+        "2x2",
+        CALLS[:1],
+        (Fault(0, "abort", 0, "after"), Fault(2, "no memory", 0, "lend"), Fault(3, "freeze", 0, "lend")),
+    ),
+    "one is stopped as it borrows": Scene(
+        "3", CALLS[:1], (Fault(1, "abort", 0, "after"), Fault(2, "freeze", 0, "borrow"))
+    ),
+    **{
+        f"interrupted as ranks {step}": Scene(
+            "3", CALLS[:1], (Fault(2, "abort", 0, "after"), Fault(0, "interrupt", 0, step))
+        )
+        for step in ("lend", "join")
+    },
+    "one has no memory": Scene("3", CALLS[:1], (Fault(1, "abort", 0, "after"), Fault(0, "no memory", 0, "lend"))),
+    "nobody has memory": Scene(
+        "3", CALLS[:1], (Fault(1, "abort", 0, "after"), *(Fault(rank, "no memory", 0, "lend") for rank in range(3)))
+    ),
+    "one host has no memory": Scene(
+        "1+2", CALLS[:1], (Fault(0, "abort", 0, "after"), *(Fault(rank, "no memory", 0, "lend") for rank in (1, 2)))
+    ),
+    **{
+        f"hasty ranks of {hosts}, {seed}": draw_hasty(random.Random(seed), hosts)
+        for seed in (1, 2)
+        for hosts in ("4", "2x2")
+    },
     "a sentinel stops for a moment": Scene(
         "2x2", (Call("all_reduce"), Call("ring", 1000)), (Fault(2, "pause sentinel", 1),)
     ),
@@ -91,7 +139,16 @@ SCENES = {
         (Fault(1, "kill", 1), Fault(0, "end sentinel", 1), Fault(2, "end sentinel", 1, "after")),
     ),
     "a sentinel ends": Scene("3x1", (Call("all_reduce"), Call("barrier")), (Fault(2, "end sentinel", 1),)),
+    "a sentinel and its spare process end": Scene(
+        "2+1+1",
+        (Call("all_reduce"), Call("ring"), Call("barrier")),
+        (Fault(0, "end sentinels", 1), Fault(3, "end sentinels", 2)),
+    ),
     "a sentinel ends, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(0, "end sentinel", 1),)),
+    **{
+        f"host {rank} of {hosts} loses its sentinel": Scene(hosts, CALLS[:1] * 2, (Fault(rank, "lose sentinel", 1),))
+        for hosts, rank in (("1+1", 0), ("1+1", 1), ("3x1", 1))
+    },
     "a sentinel stops": Scene("2+1+1", (Call("all_reduce"), Call("barrier")), (Fault(0, "stop sentinel", 1),)),
     "a sentinel stops, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(2, "stop sentinel", 1),)),
     "a rank is stopped for longer than the others wait": Scene(

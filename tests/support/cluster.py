@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from unisono.ranks.launch.worlds import World
 from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.rendezvous import meet
-from unisono.ranks.rendezvous.stores import MeetingPlace
+from unisono.ranks.rendezvous.stores import meeting_store
 from unisono.schedule import Hosts
 
 PORT = 29500  # where the ranks meet, on the first host
@@ -214,8 +215,8 @@ def inside(name: str) -> Iterator[None]:
 def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[Group, Any]:
     """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met."""
     launch = Launch(rank, hosts.ranks, "", Cluster.address(hosts.host_of(0)), port)
-    store = MeetingPlace(launch, timeout_s).enter()
-    group = world_group(meet(rank, launch.size, store, timeout_s), rank)
+    with meeting_store(launch, time.monotonic() + timeout_s) as store:
+        group = world_group(meet(rank, launch.size, store, timeout_s), rank)
     set_default(group)
     return group, store
 

@@ -118,12 +118,12 @@ def _children(pid: int) -> list[int]:
     return []
 
 
-def kill_with_spare(far: Far) -> None:
-    """Kill a sentinel, and the process that would go on in its place."""
+def send_with_spare(far: Far, number: int) -> None:
+    """Send a signal to a sentinel, and to the process that would go on in its place."""
     pid = sentinel_of(far)
     os.kill(pid, signal.SIGSTOP)  # else it may make another one
     for one in (*_children(pid), pid):
-        os.kill(one, signal.SIGKILL)
+        os.kill(one, number)
 
 
 def end(sleeper: subprocess.Popen[bytes]) -> None:

@@ -1,11 +1,11 @@
 """Sentinels without processes: machines, a network that loses, repeats and reorders datagrams, a clock that jumps."""
 
 import copy
-import copyreg
 import heapq
 import itertools
+import pickle
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Event, Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
-
-copyreg.pickle(memoryview, lambda _: "shared")  # copies of a machine share such memory, as forked processes do
 
 WORLD, START = 7, 4096
 _FAST_S = 0.0005
@@ -42,10 +40,10 @@ class FakeMemory:
         self.groups: set[int] = set()
         self.news = 0
 
-    def __deepcopy__(self, _: object) -> "FakeMemory":
-        """The same memory, as another process sees it."""
+    def elsewhere(self) -> "FakeMemory":
+        """The same memory, as another process sees it that has just begun."""
         other = copy.copy(self)
-        other.groups = set(self.groups)
+        other.groups = set()
         return other
 
     def add(self, gid: int, start: int, size: int) -> None:
@@ -71,6 +69,9 @@ class FakeMemory:
     def count_news(self) -> None:
         self.news += 1
 
+    def sight(self, rank: int) -> str:
+        return f"rank {rank} computes"
+
     def departure(self, rank: int) -> Departure | None:
         return self.gone.get(rank)
 
@@ -89,8 +90,8 @@ class FakeNetwork:
     silent_s: how long a host may be silent.
 
     loss, twice: how likely a datagram gets lost, or comes twice. slow_s: how long it takes at most. reaches: whether
-    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host. spares: have
-    the machines copies that go on where they are killed?
+    one host's datagrams get to another one. stopped: hosts that do nothing. memory: makes that of a host. kills: are
+    sentinels killed?
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class FakeNetwork:
         slow_s: float = 0.002,
         silent_s: float = 1.5,
         memory: Callable[[], FakeMemory] = FakeMemory,
-        spares: bool = False,
+        kills: bool = False,
     ) -> None:
         self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
         self.loss, self.twice, self.slow_s = loss, twice, slow_s
@@ -112,10 +113,11 @@ class FakeNetwork:
         names = [f"h{k}" for k in range(len(hosts))]
         regions: list[Any] = self.memories
         self.machines = [SentinelState(hosts, k, names, regions[k], self.now, silent_s) for k in range(len(hosts))]
-        self.seals = [Authenticator(b"s" * 32, k, len(hosts)) for k in range(len(hosts))]
+        self.seals = [self._seal(k, [0] * len(hosts)) for k in range(len(hosts))]
         self.told: list[list[tuple[int | None, list[object]]]] = [[] for _ in hosts]
         self.sent = 0
-        self._has_spares, self._spares = spares, dict[int, SentinelState]()
+        self._writes, self._estate = kills, [(object(), b"")] * len(hosts)
+        """Host -> what its sentinel remembers, and in which form it is written down."""
         self._ticks = [self.now] * len(hosts)
         self._next = [(self.now, host) for host in range(len(hosts))]
         self._flying: list[tuple[float, int, int, bytes]] = []
@@ -137,17 +139,21 @@ class FakeNetwork:
         self.deliver(host)
 
     def kill(self, host: int) -> None:
-        """Let the copy of a machine go on in its place. Ranks of the host have to say again what they have said."""
-        spare = self.machines[host] = self._spares.pop(host)
-        self.memories[host] = spare._memory  # type: ignore[call-overload]
-        spare.take_over()
+        """Let another process go on in place of a sentinel. Ranks of the host have to say again what they have said."""
+        self.memories[host] = self.memories[host].elsewhere()
+        self.machines[host] = pickle.loads(self._estate[host][1])  # noqa: S301  written above
+        self.machines[host].take_over(self.memories[host], int(self.now * 1e9))  # type: ignore[arg-type]
+        self.seals[host] = self._seal(host, self.seals[host]._highest)
         self.deliver(host)
+
+    def _seal(self, host: int, highest: MutableSequence[int] | memoryview) -> Authenticator:
+        return Authenticator(b"s" * 32, host, highest, int(self.now * 1e9))
 
     def deliver(self, host: int) -> None:
         """Give a machine's messages to the ranks and to the network, as the sentinel's process does."""
         machine = self.machines[host]
-        if self._has_spares and (host not in self._spares or self._spares[host].remembered != machine.remembered):
-            self._spares[host] = copy.deepcopy(machine)
+        if self._writes and self._estate[host][0] != machine.remembered:
+            self._estate[host] = machine.remembered, pickle.dumps(machine)
         self.told[host] += machine.told
         machine.told = []
         for to, digest, body in machine.sent:

@@ -2,7 +2,7 @@
 
 It reads calls of the functions in `_serve`, one a line, and writes what they return, or raise, as JSON. PHASE, HOW:
 before which function of `PHASES` it dies or stops, and by which signal. STORE, SERVE, SPACE: the address of the store,
-whether it is here, and the network namespace.
+whether it is here, and the network namespace. QUIET: nobody reads its warnings.
 """
 
 import json
@@ -13,14 +13,21 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
 from tests.support.cluster import PORT, enter
 from tests.support.programs import Python
 
 PHASES = (
     *("Seat.meet", "AskedStore.set_first", "Meeting.hold", "Meeting._come", "Meeting._place", "Meeting._identity"),
-    *("Meeting._hand_out", "Meeting._follow", "Meeting._heed", "Group.__init__", "Reconfigurable._become"),
+    *("Meeting._hand_out", "Meeting._follow", "Meeting._heed", "_Connecting.join_sentinels", "Sentinel.serve"),
+    *("_Connecting.connect", "UcxCarrier._make_endpoint", "Group.__init__", "Reconfigurable._become"),
 )
-"""What a rank does in `_reconfigure`, in this order. Some do not hand out memory, or do not say who shares a host."""
+"""What a rank does in `_reconfigure`, in this order. Some ranks do not all of it, such as to hand out memory, and ranks
+of one host do not connect.
+"""
 
 
 class Member:
@@ -75,10 +82,6 @@ def tell_all(members: Sequence[Member], call: str, *args: object) -> list[Any]:
 
 
 def _serve(backend: str) -> None:
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
     limit = timedelta(seconds=float(os.environ.get("LIMIT_S", "30")))
     known: Any = dist  # torch's stubs omit the newer names
     store: Any = known.HashStore()
@@ -179,13 +182,11 @@ def _say(something: Any) -> None:
 def _fall_at(phase: str, how: int) -> None:
     """Let this process be killed, or stop, before a function of `PHASES`."""
     from unisono.integrations.torch import reconfigure
-    from unisono.ranks.group.group import Group
-    from unisono.ranks.rendezvous.asked_store import AskedStore
-    from unisono.ranks.rendezvous.meeting import Meeting
+    from unisono.ranks.group import world_over_hosts
+    from unisono.ranks.rendezvous import meeting
 
     kind, _, name = phase.partition(".")
-    places: dict[str, Any] = {"Group": Group, "AskedStore": AskedStore, "Meeting": Meeting}
-    place = places.get(kind) or getattr(reconfigure, kind)
+    place = next(getattr(one, kind) for one in (reconfigure, world_over_hosts, meeting) if hasattr(one, kind))
     original = getattr(place, name)
 
     def falling(*args: Any, **options: Any) -> Any:
@@ -197,4 +198,6 @@ def _fall_at(phase: str, how: int) -> None:
 
 
 if __name__ == "__main__":
+    if "QUIET" in os.environ:  # else it would wait once the pipe is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     _serve(*sys.argv[1:])

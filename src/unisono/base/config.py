@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Self
 
@@ -39,7 +39,7 @@ def environment_name(setting: str) -> str:
 
 
 class Setting:
-    """A setting. Its value in the class is its default.
+    """What a field of `Config` may be.
 
     unit: by the end of its name, or by its name.
     why: its meaning.
@@ -48,19 +48,11 @@ class Setting:
     amd: its default on AMD processors, if it is another one.
     """
 
-    def __init__(self, usually: Any, why: str, least: float, most: float | None, amd: Any) -> None:
-        self.usually, self.why, self.least, self._most, self.amd = usually, why, least, most, amd
-        self.default = usually if amd is None or vendor() != "amd" else amd
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        SETTINGS[name] = self
+    def __init__(self, name: str, usually: Any, why: str, least: float, most: float | None, amd: Any) -> None:
         ends = (unit for end, unit in (("_s", "seconds"), ("_bytes", "bytes")) if name.endswith(end))
-        self.name = name
+        self.name, self.usually, self.why, self.least, self.amd = name, usually, why, least, amd
         self.unit = {"link": "link", "trace": "folder"}.get(name) or next(ends, "count")
-        self.most = _MOST.get(self.unit, math.inf) if self._most is None else self._most
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        return self.default
+        self.most = _MOST.get(self.unit, math.inf) if most is None else most
 
     @property
     def values(self) -> str:
@@ -101,12 +93,9 @@ def _whole(value: Any, name: str) -> int:
     return value if isinstance(value, bool) else integer(name, value)
 
 
-SETTINGS: dict[str, Setting] = {}
-"""The settings by name, in order."""
-
-
-def _setting(default: Any, why: str, *, least: float = 0, most: float | None = None, amd: Any = None) -> Any:
-    return Setting(default, why, least, most, amd)
+def _setting(usually: Any, why: str, *, least: float = 0, most: float | None = None, amd: Any = None) -> Any:
+    default = usually if amd is None or vendor() != "amd" else amd
+    return field(default=default, metadata={"usually": usually, "why": why, "least": least, "most": most, "amd": amd})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,3 +223,7 @@ class Config:
                     f"{env}: got {os.environ[env]!r}, expected {what} ({setting.why}). Correct or unset it."
                 ) from error
         return cls(**values)
+
+
+SETTINGS: Mapping[str, Setting] = {of.name: Setting(of.name, **of.metadata) for of in fields(Config)}
+"""The settings by name, in order."""

@@ -8,10 +8,20 @@ import numpy as np
 
 from ..schedule.choose.lane_limits import Lanes
 from .compile.plan import Plan
-from .compile.program import ROOM, LaneWord, PlanWord, StateWord
+from .compile.program import CACHE_LINE, ROOM, LaneWord, PlanWord, StateWord
 from .kernels import kernel
 
 _ENDS_S = 1.0
+
+
+def address_bytes(ranks: int) -> int:
+    """The bytes of a table of a move's addresses, whole cache lines: each rank may have an input and an output."""
+    return 16 * ranks + 2 * CACHE_LINE & -CACHE_LINE
+
+
+def scratch_bytes(ranks: int) -> int:
+    """The bytes that a thread needs to make moves among so many ranks: see kernels/cross_memory."""
+    return ROOM + 8 * ranks + 5 * CACHE_LINE
 
 
 class Helpers:
@@ -24,8 +34,7 @@ class Helpers:
     """
 
     def __init__(self, ranks: int) -> None:
-        # The addresses of a piece: of its inputs and its outputs, of which each rank may have one.
-        self._own_bytes, self._scratch_bytes = 16 * ranks + 128 & -64, ROOM + 8 * ranks + 320
+        self._own_bytes, self._scratch_bytes = address_bytes(ranks), scratch_bytes(ranks)
         self._memory = np.zeros(LaneWord.WORDS + 16, np.int64)
         self.address = self._memory.ctypes.data + 127 & -128
         """Of the words in `LaneWord`."""

@@ -19,7 +19,8 @@ from ..schedule.table import Schedule
 from .clock import Clock, read_cycles, slow_yield_cycles
 from .compile.kept_programs import program
 from .compile.plan import Blocks, Plan, bind
-from .compile.program import IN_TIME, REACH, ROOM, STEP_BITS, CallWord, LineWord, Lowering, PlanWord, Program, StateWord
+from .compile.program import IN_TIME, REACH, STEP_BITS, CallWord, LineWord, Lowering, PlanWord, Program, StateWord
+from .helpers import address_bytes, scratch_bytes
 from .kernels import kernel, unit
 from .logs.plan_registry import GroupNote, PlanNote
 from .logs.rank_logs import CALLS, CallLog
@@ -90,11 +91,11 @@ class RankEngine:
         self._noted: int | None = None
         self.heap_first, self.heap_end = arena.heap(rank), arena.heap(rank) + arena.heap_bytes
         self._all_ranks = np.ones(self.size, np.int64)
-        self._scratch = np.empty(ROOM + 8 * self.size + 320, np.uint8)  # the kernel writes before it reads
+        self._scratch = np.empty(scratch_bytes(self.size), np.uint8)  # the kernel writes before it reads
         self._tables = {
             StateWord.TENSORS: np.zeros(2 * self.size, np.int64),
             StateWord.HEAPS: np.array([arena.heap(q) for q in range(self.size)], np.int64),
-            StateWord.ADDRESSES: np.zeros(2 * self.size + 16, np.int64),
+            StateWord.ADDRESSES: np.zeros(address_bytes(self.size) // 8, np.int64),
         }
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer

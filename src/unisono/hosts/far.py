@@ -3,21 +3,29 @@
 import json
 import os
 import select
+import signal
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ..base.errors import ArgumentError
 from ..base.fd_channel import peer_of, remaining
 from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
+from ..engine.process.ask_stacks import Answer, ProcessStatus
 from ..schedule import Hosts
-from .sentinel import BEAT_S, FIRST_S, MOST_BYTES_LOCAL
+from .sentinel import BEAT_S, MOST_BYTES_LOCAL
+from .sentinel.estate import turns_of
+from .sentinel.sights import read_sight
+from .sentinel.start import start_again
 
 _LEAVE_S = 1.0  # how long a rank that leaves waits for a sentinel that starts, and until it has read what the rank says
+_LOOK_S, _LOOK_AGAIN_S = 1.0, 0.2  # how long to wait for a stack, and how often to ask for it
+_RETRY_S = 0.005
 _TRIES = 8  # how often in a row a sentinel may end before it serves
 
 
@@ -31,8 +39,8 @@ class Far:
     news: see `Arena.news`.
 
     A sentinel that is killed goes on as another process: then a rank connects again, and says again what it has said.
-    If both processes have been killed, or the sentinel does not answer for as long as hosts may be silent, this host is
-    cut off: other hosts count it as lost, and their ranks count as gone here.
+    If both processes have been killed, the first rank that sees it starts them again; if both are stopped, it kills
+    them first. If that fails, this host is cut off: other hosts count it as lost, and their ranks count as gone here.
     """
 
     def __init__(
@@ -55,11 +63,14 @@ class Far:
         self._left: dict[int, Departure] = {}
         self._cut_off: str | None = None
         self._last_words = ""  # of a sentinel that serves no longer
+        self._sight = 0, ""
+        """The newest answer to a question what a rank does, and its ticket."""
         self._tries = 0
+        self._kept: list[int] = []
+        """Descriptors of the sentinel's port and estate, for the next one."""
+        self._turns = -1
         self._looked_at = self._silent_s = 0.0
-        self._pinged = self._ended = self._gave_up = False
-        """The sentinel was asked for a sign of life; has closed the connection; has been silent for too long."""
-        self.closed = False
+        self._ended = self.closed = False
 
     def register(self, gid: int, start: int, members: Sequence[int]) -> None:
         """Let the sentinel copy far members' boards into the group's region, and show them this rank's board.
@@ -102,14 +113,27 @@ class Far:
         with self._lock:
             self._take_in()
             waits = ticket in self._asked.values() or ticket in self._next.values()
-            return not waits or self._is_blind
+            return not waits or self._ended
 
-    def wake(self, gid: int | None = None) -> None:
-        """Show the others at once this rank's board of this group; None: of all its groups.
+    def wake(self, gid: int) -> None:
+        """Show the others at once this rank's board of this group.
 
         For departures, calls given up, and proposals: peers that wait should not have to ask for these.
         """
-        self._say(["wake"] if gid is None else ["wake", gid])
+        self._say(["wake", gid])
+
+    def look_at(self, rank: int) -> tuple[ProcessStatus, Answer]:
+        """What a rank of another host does now, and its stacks, as its host's sentinel sees them. Waits for a second at
+        most.
+        """
+        ticket, until = self._ticket(), time.monotonic() + _LOOK_S
+        seen = ProcessStatus(), Answer(silent="its host has not answered")
+        while not (seen[1].threads or seen[0].state == "T" or self._ended) and time.monotonic() < until:
+            self._say(["look", rank, ticket])
+            self._await(lambda: self._sight[0] == ticket, _LOOK_AGAIN_S)
+            with suppress(ValueError):
+                seen = read_sight(self._sight[1]) if self._sight[0] == ticket else seen
+        return seen
 
     def lose(self, rank: int) -> None:
         """This rank can exchange no messages with that one any more, and does not know why. One of their hosts is left
@@ -127,7 +151,7 @@ class Far:
         """How a far rank has gone for good, by its end or by `close`; also if it aborted the world before."""
         self._take_in()
         how = self._left.get(rank)
-        if how is None and self._is_blind and rank not in self._hosts.beside(self._rank):
+        if how is None and self._ended and rank not in self._hosts.beside(self._rank):
             how = Departure(DepartureKind.DIED, f"is on another host, and {self._cut_off}")
         return how
 
@@ -140,25 +164,30 @@ class Far:
                 self._await(lambda: self.left(self._rank) is not None)
             self.closed = True
             self._socket.close()
+            self._close_kept()
 
-    def _await(self, condition: Callable[[], bool]) -> None:
+    def _close_kept(self) -> None:
+        while self._kept:
+            os.close(self._kept.pop())
+
+    def __del__(self) -> None:  # a program may drop a world without closing it
+        if hasattr(self, "_kept"):
+            self._close_kept()
+
+    def _await(self, condition: Callable[[], bool], most_s: float = _LEAVE_S) -> None:
         """Wait for a message of the sentinel after which this is true, for some time."""
-        until = time.monotonic() + _LEAVE_S
-        while not (condition() or self._is_blind) and (left_s := until - time.monotonic()) > 0:
+        until = time.monotonic() + most_s
+        while not (condition() or self._ended) and (left_s := until - time.monotonic()) > 0:
             poller = select.poll()
             poller.register(self._socket, select.POLLIN)
             poller.poll(1e3 * left_s)
+            self._take_in()
 
     @property
     def sentinel_pid(self) -> int:
         """The sentinel's process, once it has said that it serves; 0: it has not yet."""
         self._take_in()
         return self._sentinel_pid
-
-    @property
-    def _is_blind(self) -> bool:
-        """Has this rank lost its sentinel?"""
-        return self._ended or self._gave_up
 
     def _ticket(self) -> int:
         self._newest += 1
@@ -193,7 +222,7 @@ class Far:
             self._flush()
             while not (self.closed or self._ended):
                 try:
-                    data = self._socket.recv(MOST_BYTES_LOCAL)
+                    data = self._receive()
                 except BlockingIOError:
                     self._mind_the_silence()
                     return
@@ -202,27 +231,32 @@ class Far:
                 except OSError:
                     data = b""
                 if data:
-                    self._silent_s, self._pinged = 0.0, False
                     self._hear(json.loads(data))
                 else:
                     self._connect_again()
 
-    def _mind_the_silence(self) -> None:
-        """Ask the sentinel itself for a word while no message comes: an answer may be late because of other hosts.
+    def _receive(self) -> bytes:
+        data, beside, _, _ = self._socket.recvmsg(MOST_BYTES_LOCAL, socket.CMSG_LEN(8), socket.MSG_CMSG_CLOEXEC)
+        for _, _, numbers in beside:
+            fds = memoryview(numbers).cast("i").tolist()
+            self._kept, spare = (self._kept, fds) if self._kept else (fds, [])
+            for fd in spare:
+                os.close(fd)
+        return data
 
-        Wait for this word no longer than other hosts wait for this host.
-        """
-        now = time.monotonic()
+    def _mind_the_silence(self) -> None:
+        """Kill both processes of the sentinel, which may be stopped, before other hosts lose this one."""
+        if not (self._asked and self._kept):
+            return
+        now, turns = time.monotonic(), turns_of(self._kept[1])
         passed_s, self._looked_at = now - self._looked_at, now
         # If this rank has not looked for longer, it was busy or stopped itself.
-        self._silent_s = self._silent_s + min(passed_s, BEAT_S) if self._asked else 0.0
-        if self._silent_s >= BEAT_S and not self._pinged:
-            self._pinged = True
-            self._say(["ping"])
-        limit_s = self.silent_s if self._sentinel_pid else max(self.silent_s, FIRST_S)
-        if self._silent_s >= BEAT_S + limit_s and not self._gave_up:
-            self._gave_up = True
-            self._lose_sight(f"has not answered for {limit_s:g} s, as if it was stopped")
+        self._silent_s = self._silent_s + min(passed_s, BEAT_S) if turns == self._turns else 0.0
+        self._turns = turns
+        if self._silent_s > self.silent_s * 3 / 4:
+            self._silent_s = 0.0
+            with suppress(ProcessLookupError):
+                os.killpg(os.getpgid(self._sentinel_pid), signal.SIGKILL)
 
     def _hear(self, said: list[object]) -> None:
         match said:
@@ -234,6 +268,8 @@ class Far:
                 if gid is not None and self._asked.pop(gid, 0) and (later := self._next.pop(gid, 0)):
                     self._asked[gid] = later
                     self._say(["ask", gid, later])
+            case ["sight", int(ticket), str(text)]:
+                self._sight = ticket, text
             case ["forgotten", int(gid)]:
                 self._used.pop(gid, None)
             case ["gone", int(rank), int(how), str(words)]:
@@ -250,15 +286,26 @@ class Far:
         try:
             if self._last_words or self._tries > _TRIES or os.getpid() != self._pid:
                 raise ConnectionRefusedError
-            self._socket = _connect(self._name, time.monotonic() + _LEAVE_S)
+            self._socket = self._connect_or_start()
         except (OSError, ArgumentError):
             self._has_ended()
             return
         asked: list[list[object]] = [["ask", gid, ticket] for gid, ticket in self._asked.items()]
         again = [value for said in (*self._used.values(), asked) for value in said]
         self._out.extendleft(json.dumps(value).encode() for value in reversed(again))
-        self._silent_s, self._pinged = 0.0, False
         self._flush()
+
+    def _connect_or_start(self) -> socket.socket:
+        deadline = time.monotonic() + _LEAVE_S
+        while True:
+            try:
+                return _connect(self._name, deadline)
+            except ConnectionRefusedError:  # both processes have ended
+                if not self._kept or time.monotonic() > deadline:
+                    raise
+            with suppress(OSError):  # another rank is faster, and may not listen yet
+                start_again(self._arena, self._name, *self._kept)
+            time.sleep(_RETRY_S)
 
     def _has_ended(self) -> None:
         self._out.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unisono.base.config import SETTINGS
+from unisono.base.config import Config
 from unisono.base.linux import cpuinfo, free_bytes, processors, quota, vendor
 
 
@@ -29,7 +29,7 @@ def test_what_the_system_says_of_the_first_one() -> None:
 
 
 def test_amd_default() -> None:
-    assert SETTINGS["cross_memory_bytes"].default == (0 if vendor() == "amd" else 1 << 20)
+    assert Config().cross_memory_bytes == (0 if vendor() == "amd" else 1 << 20)
 
 
 Tree = Callable[[Mapping[str, str]], Path]

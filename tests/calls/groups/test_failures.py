@@ -220,3 +220,31 @@ def test_shrinking_the_world_ends_waits_in_groups(waits: str, hosts: str | None)
     if group:
         unisono.all_reduce(pair, group=group.shrink())
     return mine[1].item(), pair[2].item()
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+@in_new_world(4, return_exceptions=True, gives=[101.0, FAILED, 101.0, FAILED])
+def test_second_shrink_of_the_world_ends_waits_in_groups(shrinks: bool) -> float:
+    """The survivors' group shrinks while a rank waits in a group that is older, or was shrunk in its turn."""
+    world, pair = unisono.init(), new_group([0, 2])
+    unisono.barrier()
+    if world.rank == 1:
+        die()
+    with pytest.raises(PeerGone):
+        unisono.barrier()
+    world.shrink()
+    if shrinks and pair:
+        pair = pair.shrink()
+    unisono.barrier()
+    if world.rank == 3:
+        die()
+    if world.rank == 0:
+        with pytest.raises(PeerFailed, match=r"rank 1 \(world rank 2\) .* shrinks group 'ranks 0, 2, 3'"):
+            unisono.all_reduce(torch.ones(5), group=pair)
+    else:
+        with pytest.raises(PeerGone):
+            unisono.barrier()
+    unisono.init().shrink()
+    mine = torch.full((3,), 10.0**world.rank)
+    unisono.all_reduce(mine)
+    return mine[1].item()

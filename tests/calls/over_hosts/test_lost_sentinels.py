@@ -5,40 +5,27 @@ import signal
 import threading
 import time
 from pathlib import Path
-from unittest.mock import Mock
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
 
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
-from tests.support.fake_hosts import kill_with_spare, sentinel_of
+from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import LOST
+from unisono.hosts import far
 
 
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("host", [0, 1])
-@in_new_world(2, hosts="1+1", config=Config(host_silence_s=1.5))
-def test_host_without_sentinel_is_left_out(host: int) -> None:
-    """And nobody is told that others have gone on where they have not."""
-    group = unisono.init()
-    unisono.barrier()
-    if group.rank == host:
-        kill_with_spare(group.span.far)
-    assert isinstance(until_it_fails(), unisono.PeerGone)
-    if (group.rank, host) == (0, 1):
-        assert group.shrink().world_ranks == (0,)
-        return
-    with pytest.raises(unisono.LeftOut) as left_out:
-        group.shrink()
-    said = f"{left_out.value.reason}. {left_out.value}"
-    assert "have gone on without" not in said
-    assert ("its sentinel (process" if group.rank == host else "is cut off from host") in said
-    assert group.rank == host or "whose half of the hosts goes on, if it can" in said
+def lose_sentinel(group: Any) -> None:
+    """Kill both processes of this host's sentinel, where it cannot be started again."""
+    patch.object(far, "start_again", side_effect=OSError).start()
+    send_with_spare(group.span.far, signal.SIGKILL)
 
 
 @pytest.mark.long
@@ -52,14 +39,15 @@ def test_calls_without_waits_tell_of_a_cut() -> tuple[int, ...]:
     group = unisono.init()
     unisono.barrier()
     if group.rank == 1:
-        kill_with_spare(group.span.far)
+        lose_sentinel(group)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed
 
 
+@pytest.mark.parametrize("both", [False, True])
 @in_new_world(2, hosts="2x1")
-def test_killed_sentinel_costs_a_wait_nothing(tmp_path: Path) -> None:
+def test_killed_sentinel_costs_a_wait_nothing(tmp_path: Path, both: bool) -> None:
     group, tensor = unisono.init(), torch.ones(10)
     unisono.all_reduce(tensor)
     if group.rank == 0:
@@ -67,7 +55,12 @@ def test_killed_sentinel_costs_a_wait_nothing(tmp_path: Path) -> None:
         time.sleep(0.3)
     else:
         before = sentinel_of(group.span.far)
-        threading.Timer(0.2, lambda: (os.kill(before, signal.SIGKILL), (tmp_path / "killed").touch())).start()
+
+        def kill() -> None:
+            send_with_spare(group.span.far, signal.SIGKILL) if both else os.kill(before, signal.SIGKILL)
+            (tmp_path / "killed").touch()
+
+        threading.Timer(0.2, kill).start()
     unisono.all_reduce(tensor)
     assert bool((tensor == 4.0).all())
     assert group.rank == 0 or sentinel_of(group.span.far) != before

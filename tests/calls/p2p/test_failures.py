@@ -36,36 +36,6 @@ CALLS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.sampled(most=6)
-@pytest.mark.parametrize(
-    ("name", "when"), [*((name, "while it waits") for name in CALLS), ("recv", "before"), ("isend", "before")]
-)
-def test_killed_peer_ends_a_wait(tmp_path: Path, name: str, when: str, new_world: NewWorld) -> None:
-    def outlive() -> tuple[float, PeerGone]:
-        me = unisono.get_rank()
-        unisono.barrier()
-        if me == 1:
-            if when != "before":
-                until((tmp_path / "waits").exists)
-            (tmp_path / "dies").write_text(f"{time.monotonic()}")
-            die()
-        if when == "before":
-            until(lambda: bool(unisono.init().engine.arena.board(1).gone))
-        else:
-            once_waiting((tmp_path / "waits").touch, POLLS)
-        with pytest.raises(PeerGone) as caught:
-            CALLS[name](1)
-        return time.monotonic(), caught.value
-
-    with new_world(2, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        (heard_at, error), dead = world.run(outlive)
-    assert (error.rank, dead) == (1, FAILED)
-    assert "killed by signal 9" in str(error.how) or str(error.how) == "died"
-    assert heard_at - float((tmp_path / "dies").read_text()) < SOON_S
-    assert f"{name.split(maxsplit=1)[0]}(" in str(error)
-    assert __file__ in str(error)
-
-
 @in_each_new_world(3)
 def test_left_out_rank_ends_its_wait(tmp_path: Path) -> None:
     me, group = unisono.get_rank(), unisono.init()

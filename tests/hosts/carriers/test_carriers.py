@@ -1,9 +1,11 @@
 """Messages by UCX between real processes: what happens when they do not come. Calls use them elsewhere."""
 
 import os
+import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,6 +43,25 @@ def only(peers: list[int]) -> type[UcxCarrier]:
 
 def word(value: int = 0) -> torch.Tensor:
     return torch.full((8,), value, dtype=torch.uint8)
+
+
+@in_world(2)
+def test_idle_connections_are_not_given_up(tmp_path: Path) -> None:
+    """By default, UCX lets TCP end a connection whose link is cut for six seconds; a job may allow longer cuts."""
+    carrier = carrier_of(tmp_path)
+    kept = [socket.socket(fileno=os.dup(number)) for number in tcp_connections()]
+    assert kept
+    assert not any(one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for one in kept)
+    unisono.barrier()
+    carrier.close()
+
+
+def tcp_connections() -> Iterator[int]:
+    """The descriptors of this process's TCP connections."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername():
+                yield number
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ class Scene(FakeNetwork):
         draw = self.draw = random.Random(seed)
         loss, twice, slow_s = draw.choice([0.1, 0.3]), draw.choice([0.0, 0.3]), draw.choice([0.002, 0.02, 0.1])
         self._kills, self._kill_at, self._left = random.Random(seed + 1), 0.0, draw.choice([0, MOST_KILLS])
-        super().__init__(HOSTS, seed, loss, twice, slow_s, silent_s=6.0, spares=self._left > 0)
+        super().__init__(HOSTS, seed, loss, twice, slow_s, silent_s=6.0, kills=self._left > 0)
         self.asked: list[tuple[int, list[int]]] = []  # of each ticket, its group, and what the members had said
         self.answered: set[object] = set()
         self.faults: list[str] = []

@@ -28,6 +28,16 @@ def test_death_is_known_over_bad_networks(hosts: int, dead: set[int], **bad: flo
         assert not net.lost(host)
 
 
+def test_the_parent_may_say_of_a_living_process_that_its_rank_is_gone() -> None:
+    """It runs another program now. A rank that has returned from its function is still there."""
+    net = FakeNetwork(pairs(3))
+    net.memories[1].depart(4, DepartureKind.DIED, "runs another program now")
+    net.memories[1].depart(1, DepartureKind.RETURNED, "returned from the function")
+    net.run(1.0)
+    assert all(memory.gone[4].words == "runs another program now" for memory in net.memories)
+    assert not any(1 in memory.gone for memory in (net.memories[0], net.memories[2]))
+
+
 def test_a_death_takes_one_trip() -> None:
     net = FakeNetwork(pairs(5))
     net.run(1.0)
@@ -55,6 +65,18 @@ def test_tickets_of_a_host_share_a_query() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_rank_does_is_told_to_the_rank_that_asks() -> None:
+    net = FakeNetwork([(0, 1), (2,)])
+    net.run(0.3)
+    net.step(0, Said(1, "look", [2, 77]))
+    net.run(0.02)
+    assert [value for value in net.told[0] if value[1][0] == "sight"] == [(1, ["sight", 77, "rank 2 computes"])]
+    net.step(1, Ended(2, KILLED.words))
+    net.step(0, Said(0, "look", [2, 78]))
+    net.run(1.0)
+    assert len(net.heard(0, "sight")) == 1
+
+
 @settings(max_examples=30, deadline=None)
 @given(**BAD_NETWORKS)
 def test_pushes_arrive(**bad: float) -> None:
@@ -64,15 +86,27 @@ def test_pushes_arrive(**bad: float) -> None:
         net.step(host, Said(host, "register", [WORLD, START, (0, 1, 2)]))
     for number in (4, 5, 6):
         net.memories[0].say(WORLD, 0, number)
-        net.step(0, Said(0, "wake"))
+        net.step(0, Said(0, "wake", [WORLD]))
         net.run(0.004)
     net.run(1.0)
     assert net.memories[1].said(WORLD, 0) == 6
     net.step(2, Said(2, "register", [WORLD, START, (0, 1, 2)]))
     assert net.memories[2].said(WORLD, 0) == 6
     before = net.sent
-    net.step(0, Said(0, "wake"))  # nothing new
+    net.step(0, Said(0, "wake", [WORLD]))  # nothing new
     assert net.sent == before
+
+
+def test_processes_that_are_killed_at_once_use_other_numbers() -> None:
+    """They begin from the same state, so their pages would count as old."""
+    net = FakeNetwork([(0,), (1,)], kills=True)
+    net.register()
+    net.run(0.1)
+    for number in (4, 5, 6):
+        net.memories[0].say(WORLD, 0, number)
+        net.kill(0)
+        net.run(0.1)
+        assert net.memories[1].said(WORLD, 0) == number
 
 
 def test_pages_of_many_groups_are_acknowledged() -> None:
@@ -98,7 +132,7 @@ def test_ticket_follows_earlier_pushes(**bad: float) -> None:
     net.register()
     for number in (4, 5, 6):
         net.memories[0].say(WORLD, 0, number)
-        net.step(0, Said(0, "wake"))
+        net.step(0, Said(0, "wake", [WORLD]))
         net.step(0, Said(0, "ask", [WORLD, number]))
         net.until(lambda number=number: (0, ["fresh", number]) in net.told[0])
         assert [memory.said(WORLD, 0) for memory in net.memories] == [number] * 3

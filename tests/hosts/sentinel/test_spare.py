@@ -1,14 +1,17 @@
-"""A sentinel that is killed: a copy of it goes on, nothing is lost, and no host is."""
+"""A sentinel that is killed, also with the process that waits beside it: another one goes on, and nothing is lost."""
 
 import os
 import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
-from tests.support.fake_hosts import WORLD, FakeHosts, kill_with_spare, sentinel_of, spare_of
+from tests.support.fake_hosts import WORLD, FakeHosts, send_with_spare, sentinel_of, spare_of
 from tests.support.waiting import until
 from unisono.base.records import CallRecord, DepartureKind, GivenUp
+from unisono.hosts.far import Far
 
 SOON_S = 3.0  # less than the time after which silent hosts are lost
 
@@ -59,7 +62,7 @@ def test_a_rank_says_again_what_was_not_heard() -> None:
         os.kill(pid, signal.SIGSTOP)
         fake.far[1].register(8, fake.arenas[1].end, [0, 1])
         fake.arenas[1].board(1).set_gave_up(GivenUp(9, False, frozenset({0}), "tired"))
-        fake.far[1].wake()
+        fake.far[1].wake(WORLD)
         ticket = fake.far[1].ask(WORLD)
         os.kill(pid, signal.SIGKILL)
         until(lambda: fake.far[1].answered(ticket))
@@ -86,7 +89,7 @@ def test_killed_again_and_again() -> None:
             rank = fake.hosts.members[host][0]
             said[host] += 1
             fake.arenas[host].board(rank).set_gave_up(GivenUp(said[host], False, frozenset(), f"turn {turn}"))
-            fake.far[host].wake()
+            fake.far[host].wake(WORLD)
             if turn in (5, 10, 15):
                 dead.add(rng.choice([rank for rank in fake.sleepers if rank not in dead]))
                 for one in dead:
@@ -106,11 +109,67 @@ def test_killed_again_and_again() -> None:
             assert fake.far[other].cut_off is None
 
 
-def test_without_a_spare_process_the_host_is_cut_off() -> None:
-    with FakeHosts("1+1") as fake:
+def test_another_process_goes_on_for_a_stopped_one() -> None:
+    with FakeHosts("1+1", silent_s=3.0) as fake:
+        refresh(fake, 0)
+        pid = sentinel_of(fake.far[1])
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: fake.far[1].sentinel_pid != pid)
+        refresh(fake, 1)
+        refresh(fake, 0)
+        assert fake.far[0].left(1) is fake.far[1].left(0) is None
+
+
+def see_another(far: Far, before: int) -> None:
+    until(lambda: far.sentinel_pid != before)
+
+
+def test_ranks_start_both_processes_again() -> None:
+    """Two ranks of the host see at the same time that both are gone. Dead ranks and new groups are remembered."""
+    with FakeHosts("1+2") as fake:
+        beside = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], 1.5)
+        fake.sleepers[2].kill()
+        until(lambda: fake.far[0].left(2) is not None)
+        for turn in range(5):
+            for far in (*fake.far, beside):
+                far.register(8 + turn, fake.arenas[far is not fake.far[0]].end, [0, 1, 2])
+            refresh(fake, 0, 8 + turn)
+            before = sentinel_of(fake.far[1])
+            spare_of(before)
+            send_with_spare(fake.far[1], signal.SIGKILL)
+            began = time.monotonic()
+            with ThreadPoolExecutor(2) as pool:
+                assert [*pool.map(see_another, (fake.far[1], beside), (before, before))] == [None, None]
+            assert time.monotonic() - began < SOON_S
+            assert sentinel_of(fake.far[1]) == beside.sentinel_pid
+            for far in (fake.far[1], beside):
+                far.forget(8 + turn)
+            fake.arenas[1].board(1).set_gave_up(GivenUp(turn, False, frozenset(), "again"))
+            refresh(fake, 0)
+            assert fake.arenas[0].board(1).gave_up.number == turn
+            refresh(fake, 0, 8 + turn)
+            assert fake.far[1].left(2) == fake.far[0].left(2)
+            assert fake.far[0].left(1) is fake.far[1].left(0) is None
+        beside.close()
+
+
+def test_ranks_replace_both_processes_if_they_are_stopped() -> None:
+    with FakeHosts("1+1", silent_s=3.0) as fake:
+        refresh(fake, 0)
+        before = sentinel_of(fake.far[1])
+        spare_of(before)
+        send_with_spare(fake.far[1], signal.SIGSTOP)
+        refresh(fake, 1)
+        assert sentinel_of(fake.far[1]) != before
+        refresh(fake, 0)
+        assert fake.far[0].left(1) is fake.far[1].left(0) is None
+
+
+def test_a_sentinel_that_cannot_be_started_again() -> None:
+    with FakeHosts("1+1") as fake, patch("unisono.hosts.far.start_again", side_effect=OSError):
         refresh(fake, 1)
         spare_of(sentinel_of(fake.far[1]))
-        kill_with_spare(fake.far[1])
+        send_with_spare(fake.far[1], signal.SIGKILL)
         until(lambda: fake.far[1].cut_off is not None)
         assert "has ended" in str(fake.far[1].cut_off)
         until(lambda: fake.lost(0) == {1})

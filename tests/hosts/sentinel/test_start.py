@@ -152,8 +152,8 @@ def test_sentinel_imports_few_modules() -> None:
     assert len(ours) <= MOST_MODULES, ours
     others = {name.removeprefix("unisono.hosts.sentinel.") for name in ours if name.startswith("unisono.hosts.")}
     assert others == {
-        "unisono.hosts.sentinel", "board_replicas", "host_liveness", "main", "regions", "shared_facts", "spare",
-        "state_machine", "wire",
+        "unisono.hosts.sentinel", "board_replicas", "estate", "host_liveness", "main", "regions", "shared_facts",
+        "spare", "state_machine", "wire",
     }  # fmt: skip
 
 

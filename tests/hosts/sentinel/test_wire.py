@@ -21,10 +21,12 @@ from unisono.hosts.sentinel.wire import (
     Fact,
     FactKind,
     Heartbeat,
+    Look,
     MemberPage,
     News,
     Pages,
     Query,
+    Sight,
     batches,
 )
 
@@ -41,11 +43,13 @@ BODIES: list[Body] = [
     Pages(7, 0, (MemberPage.of(0, 1, IMAGE), MemberPage.of(3, 2, bytes(IMAGE_BYTES)))),
     Pages(7, 9, ()),
     Ack(8, 2, 1 << 40),
+    Look(3, 1, 1 << 50),
+    Sight(1, 1 << 50, "packed"),
 ]
 
 
 def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
-    return Authenticator(SECRET, 1, hosts), Authenticator(SECRET, 2, hosts)
+    return Authenticator(SECRET, 1, [0] * hosts, 0), Authenticator(SECRET, 2, [0] * hosts, 0)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
@@ -70,10 +74,10 @@ def test_each_bit_counts(body: Body) -> None:
 
 def test_secret_and_receiver_are_checked() -> None:
     sender, receiver = pair()
-    assert receiver.open(Authenticator(bytes(32), 1, 4).seal(2, 0, Heartbeat())) is None
+    assert receiver.open(Authenticator(bytes(32), 1, [0] * 4, 0).seal(2, 0, Heartbeat())) is None
     assert receiver.open(sender.seal(3, 0, Heartbeat())) is None
-    assert receiver.open(Authenticator(SECRET, 2, 4).seal(2, 0, Heartbeat())) is None, "its own"
-    assert receiver.open(Authenticator(SECRET, 9, 10).seal(2, 0, Heartbeat())) is None, "no host of this job"
+    assert receiver.open(Authenticator(SECRET, 2, [0] * 4, 0).seal(2, 0, Heartbeat())) is None, "its own"
+    assert receiver.open(Authenticator(SECRET, 9, [0] * 10, 0).seal(2, 0, Heartbeat())) is None, "no host of this job"
 
 
 def test_repeated_and_late_datagrams_are_dropped() -> None:
@@ -95,7 +99,7 @@ NONSENSE = st.binary(max_size=80) | st.recursive(
 ).map(lambda said: json.dumps(said).encode())
 
 
-@given(st.integers(0, 6), NONSENSE)
+@given(st.integers(0, 8), NONSENSE)
 def test_signed_nonsense_is_dropped(kind: int, body: bytes) -> None:
     _, receiver = pair()
     text = (

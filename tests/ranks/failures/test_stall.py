@@ -113,6 +113,19 @@ def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Call
     assert not any("rank_process.py" in frame for frame in stack)
 
 
+@in_new_world(2, hosts="2x1", config=SOON)
+def test_the_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
+    pids = all_pids()
+    together(tmp_path)
+    if unisono.get_rank() == 1:
+        sleep_until_told(tmp_path)
+    unisono.barrier()
+    line, *stack = told(tmp_path)[0].splitlines()
+    assert f" for rank 1: rank 1 (pid {pids[1]}) " in line
+    assert f" at {__file__}:" in line
+    assert any(" in sleep_until_told" in frame for frame in stack)
+
+
 @in_new_world(2, config=SOON)
 def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
     pid = all_pids()[1]

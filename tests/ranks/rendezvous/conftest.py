@@ -1,11 +1,14 @@
-"""Threads that are ranks; and `came`: their time is up when a test says so."""
+"""Threads that are ranks; `came`: their time is up when a test says so; and meetings that have begun."""
 
+import secrets
 import threading
 
 import pytest
+from torch.distributed import PrefixStore, Store
 
 from tests.support.waiting import until
 from unisono.ranks.rendezvous import meeting
+from unisono.ranks.rendezvous.entries import write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.meeting import Meeting
 
@@ -40,3 +43,16 @@ def threads_are_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     own = classmethod(lambda _cls, *how: mine(*how)._replace(pid=threading.get_ident(), ticks=0))
     monkeypatch.setattr(Identity, "mine", own)
     monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)
+
+
+def begun(store: Store, first: Identity) -> PrefixStore:
+    """The part of the store of a meeting that this process has begun as rank 0."""
+    store.set(meeting.NOTICE, write(first))
+    return PrefixStore(first.listens_at, store)
+
+
+def planned(store: Store, monkeypatch: pytest.MonkeyPatch) -> PrefixStore:
+    """The part of the store of the meeting that rank 0, of this process, will begin."""
+    mine, name = Identity.mine, f"unisono-{secrets.token_hex(16)}"
+    monkeypatch.setattr(Identity, "mine", lambda *how: mine(*how)._replace(listens_at=name))
+    return PrefixStore(name, store)

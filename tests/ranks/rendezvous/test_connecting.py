@@ -19,15 +19,19 @@ def before_connecting(*_):
     sys.stdout.flush()
     if event == "interrupted":
         os.kill(os.getpid(), 2)
+    if event == "late":
+        raise unisono.WaitTimeout("init()", 1.0, (2,), rank)
     time.sleep(1000)
 
-def late_at_the_store(*args, notice_of=world_over_hosts._notice_of):
+def late_at_the_store(*args, notice_of=world_over_hosts._Connecting._notice_of):
     time.sleep(0.4)
     return notice_of(*args)
 
 if f"{rank}" in late:
-    world_over_hosts._notice_of = late_at_the_store
+    world_over_hosts._Connecting._notice_of = late_at_the_store
 if rank == int(here):
+    if event == "early":
+        world_over_hosts._Connecting.join_sentinels = before_connecting
     UcxCarrier.__init__ = before_connecting
 try:
     unisono.init(timeout_s=60)
@@ -36,17 +40,26 @@ except BaseException as error:
 """
 
 
-def three(python: Python, *arguments: object) -> list[subprocess.Popen[str]]:
-    """Ranks, each on a host of its own."""
+def three(python: Python, *arguments: object, hosts: str = "012") -> list[subprocess.Popen[str]]:
+    """Ranks, by default each on a host of its own."""
     port = free_port()
-    return [python("-c", SCRIPT, *arguments, **place(rank, 3, port), UNISONO_HOST_ID=rank) for rank in range(3)]
+    places = (place(rank, 3, port) | {"UNISONO_HOST_ID": host} for rank, host in enumerate(hosts))
+    return [python("-c", SCRIPT, *arguments, **variables) for variables in places]
 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("doomed", [1, 2])
 def test_who_is_killed_before_it_has_connected_is_named_by_all(python: Python, doomed: int) -> None:
     """Nobody waits out the limit of a minute."""
-    all_of_them = three(python, "killed", doomed)
+    killed_is_named(three(python, "killed", doomed), doomed)
+
+
+def test_who_is_killed_before_there_are_sentinels_is_named_by_all(python: Python) -> None:
+    """Rank 2 is on its host, and tells rank 0."""
+    killed_is_named(three(python, "early", 1, hosts="011"), 1)
+
+
+def killed_is_named(all_of_them: list[subprocess.Popen[str]], doomed: int) -> None:
     out = all_of_them[doomed].stdout
     assert out.readline() == "met\n"
     all_of_them[doomed].send_signal(signal.SIGKILL)
@@ -66,6 +79,15 @@ def test_who_gives_up_before_it_has_connected_is_named_by_all(python: Python) ->
     for rank in (0, 2):
         assert said[rank].startswith("PeerGone rank 1 "), said
         assert f" gave up init(): KeyboardInterrupt while rank {rank} waited for it in init()" in said[rank]
+
+
+def test_who_has_waited_for_too_long_is_not_named(python: Python) -> None:
+    """Rank 1 gives up, as rank 2 does not come."""
+    said = [process.communicate(timeout=100)[0] for process in three(python, "late", 1)]
+    assert said[1].startswith("met\nWaitTimeout rank 1 waited 1 s in init() for rank 2")
+    for rank in (0, 2):
+        assert said[rank].startswith(f"WaitTimeout rank {rank} waited "), said
+        assert " in init() for rank 2." in said[rank]
 
 
 LEFT_BEHIND = """

@@ -5,6 +5,7 @@ Processes that mpirun or srun has started form one group, or are told why not; n
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.mpi_launchers import LAUNCHERS, run_by
 from unisono.base.errors import ArgumentError
 from unisono.ranks.rendezvous import launchers
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.stores import MeetingPlace
+from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.which_rank import detect
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
@@ -228,24 +229,24 @@ def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypa
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ArgumentError, match=r"mpi4py.* is missing .* set MASTER_ADDR"):
-        MeetingPlace(launch, 1.0).enter()
+        meet_in_rounds(launch, time.monotonic() + 1.0)
 
 
 ACROSS = """
-import os, sys
+import os, sys, time
 number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
 for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
     if name in os.environ:
         os.environ[name] = "1"
 os.environ["UNISONO_HOST_ID"] = str(number % 2)
 from unisono.ranks.rendezvous.which_rank import detect
-from unisono.ranks.rendezvous.stores import MeetingPlace
+from unisono.ranks.rendezvous.stores import meeting_store
 from unisono.ranks.rendezvous.rendezvous import meet
 launch = detect(os.environ)
 assert launch.by_mpi
 for _ in range(2):
-    store = MeetingPlace(launch, 60).enter()
-    met = meet(launch.rank, launch.size, store, 60)
+    with meeting_store(launch, time.monotonic() + 60) as store:
+        met = meet(launch.rank, launch.size, store, 60)
     sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
     store.add("done", 1)
     while store.add("done", 0) < launch.size:

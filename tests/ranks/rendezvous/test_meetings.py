@@ -11,20 +11,21 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import Came
 from tests.support.waiting import until
+from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.records import DepartureKind
-from unisono.ranks.rendezvous import meeting, meetings, rendezvous
+from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.entries import MeetingEnd, write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.meeting import Meeting
+from unisono.ranks.rendezvous.meeting import BEAT, END, Meeting
+from unisono.ranks.rendezvous.rendezvous import meet as meet_at
 from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
-from unisono.ranks.rendezvous.stores import MeetingPlace
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
@@ -52,8 +53,7 @@ def attend(launch: Launch, timeout_s: float) -> Any:
 def meet(launch: Launch, timeout_s: float) -> Any:
     """What this rank has when all have met, or the exception."""
     try:
-        with closing(MeetingPlace(launch, timeout_s)) as place:
-            return meet_in_rounds(place)
+        return meet_in_rounds(launch, time.monotonic() + timeout_s)
     except (ArgumentError, PeerError, WaitTimeout, OutOfMemory) as error:
         return error
 
@@ -120,7 +120,7 @@ def test_after_a_time_out_of_some_a_late_rank_meets_them(
     place: Places, came: Came, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: set[tuple[int, str]] = set()
-    monkeypatch.setattr(meetings, "_known", heard)
+    monkeypatch.setattr(meeting, "_known", heard)
     with ThreadPoolExecutor(2) as pool:
         early = [pool.submit(attend, place(rank), 60.0) for rank in (0, 1)]
         until(lambda: len(came) == 2 and all(len(part.identities) == 2 for part in came))
@@ -172,7 +172,7 @@ def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
     set_first, silent = AskedStore.set_first, list[str]()
 
     def unheard(store: AskedStore, key: str, value: str) -> bytes:
-        if key == meetings.END and not silent:
+        if key == END and not silent:
             silent.append(key)
             raise WaitTimeout("init()", 1.0, (), 0)
         return set_first(store, key, value)
@@ -223,7 +223,7 @@ def test_second_calls_after_random_time_outs(port: int, at: str, seed: int, monk
     its second call, in every third job. All ranks of a job meet, or all are told.
     """
     choose, here = random.Random(seed), threading.local()
-    monkeypatch.setattr(meetings, "_known", _OfThread())
+    monkeypatch.setattr(meeting, "_known", _OfThread())
     mine = Identity.mine
     monkeypatch.setattr(Identity, "mine", lambda *how: mine(*how)._replace(host_id=f"{here.host}"))
 
@@ -270,55 +270,55 @@ class _OfThread(threading.local):
         return meeting in self._heard
 
 
+def come(store: HashStore, rank: int, timeout_s: float = SOON_S, *, stale: bool = False) -> str:
+    """The name of the meeting that this one of two ranks begins, or comes to."""
+    part = Meeting(rank, 2, store, timeout_s, Config(), stale=stale)
+    with closing(part._store):
+        part._come()
+    return part.name
+
+
 @pytest.mark.parametrize("end", ["", "no memory"])
 def test_notice_of_an_earlier_start_is_ignored(end: str) -> None:
     """Rank 0 of that start has ended in the meeting, or has given it up."""
-    store, soon = HashStore(), time.monotonic() + SOON_S
-    earlier, at = meetings.enter_meeting(store, 0, 2, "", soon)
-    at.set(meetings.BEAT, "1")
+    store = HashStore()
+    earlier = come(store, 0)
+    at = PrefixStore(earlier, store)
+    at.set(BEAT, "1")
     if end:
-        at.set(meetings.END, write(MeetingEnd(reason=end)))
+        at.set(END, write(MeetingEnd(reason=end)))
     with pytest.raises(WaitTimeout, match="earlier start"):
-        meetings.enter_meeting(store, 1, 2, "", time.monotonic() + 0.1, stale=True)
+        come(store, 1, 0.1, stale=True)
     with ThreadPoolExecutor(2) as pool:
-        late = pool.submit(meetings.enter_meeting, store, 1, 2, "", soon, stale=True)
-        name, at = meetings.enter_meeting(store, 0, 2, "", soon, stale=True)
+        late = pool.submit(come, store, 1, stale=True)
+        name = come(store, 0, stale=True)
         for beat in range(1000):
-            at.set(meetings.BEAT, f"{beat}")
+            store.set(f"{name}/{BEAT}", f"{beat}")
             if late.done():
                 break
             time.sleep(0.01)
-        assert late.result()[0] == name != earlier
+        assert late.result() == name != earlier
 
 
 def test_rank_0_beats_while_it_waits() -> None:
     """A rank that comes late from another agent of torchrun finds the meeting."""
-    store, own = HashStore(), Launch(0, 2, "", stale=True)
+    store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        ranks = [pool.submit(_meet_at, store, own._replace(rank=rank)) for rank in (0, 1)]
-        expect_one_arena([rank.result() for rank in ranks])
-
-
-def _meet_at(store: HashStore, own: Launch) -> Any:
-    soon = time.monotonic() + SOON_S
-    _, part = meetings.enter_meeting(store, own.rank, own.size, "", soon, stale=own.stale)
-    return rendezvous.meet(own.rank, own.size, part, SOON_S).arena
+        met = [pool.submit(meet_at, rank, 2, store, SOON_S, stale=True) for rank in (0, 1)]
+        expect_one_arena([rank.result().arena for rank in met])
 
 
 def test_error_of_a_store_is_raised_once() -> None:
     """The rank meets at another store before it comes to this one again."""
-    store, soon = HashStore(), time.monotonic() + SOON_S
-    name, _ = meetings.enter_meeting(store, 0, 2, "", soon)
-    store.set(f"{name}/{meetings.END}", write(MeetingEnd(reason="no memory")))
+    store = HashStore()
+    store.set(f"{come(store, 0)}/{END}", write(MeetingEnd(reason="no memory")))
     with pytest.raises(ArgumentError, match="no memory"):
-        meetings.enter_meeting(store, 1, 2, "", soon)
+        come(store, 1)
     other = HashStore()
-    entered = [meetings.enter_meeting(other, rank, 2, "", soon)[0] for rank in (0, 1)]
-    assert entered[0] == entered[1]
+    assert come(other, 0) == come(other, 1)
     with pytest.raises(WaitTimeout):
-        meetings.enter_meeting(store, 1, 2, "", time.monotonic())
-    name, _ = meetings.enter_meeting(store, 0, 2, "", soon)
-    assert meetings.enter_meeting(store, 1, 2, "", soon)[0] == name
+        come(store, 1, 0.0)
+    assert come(store, 0) == come(store, 1)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -339,15 +339,15 @@ def test_time_is_up_when_a_rank_has_the_memory(place: Places, monkeypatch: pytes
         return arena
 
     def stop(part: Meeting, key: str, teller: int) -> bytes:
-        if key == meetings.END and late:
+        if key == END and late:
             tried.wait(SOON_S)
         return stop_waiting(part, key, teller)
 
     def end(store: AskedStore, key: str, value: str) -> bytes:
-        if key == meetings.END and write(MeetingEnd()) == value and not late:
+        if key == END and write(MeetingEnd()) == value and not late:
             tried.wait(SOON_S)
         said = set_first(store, key, value)
-        if key == meetings.END:
+        if key == END:
             tried.set()
         return said
 
@@ -369,5 +369,6 @@ def test_time_is_up_when_a_rank_has_the_memory(place: Places, monkeypatch: pytes
 def test_a_store_without_a_meeting_is_told(port: int) -> None:
     error = attend(launch(port, 1, 2), 0.5)
     assert isinstance(error, WaitTimeout)
+    assert error.missing == (0,)
     assert "responds, but rank 0 has not called init()" in str(error)
     assert "waits in torch's store for a missing rank" in str(error)

@@ -23,7 +23,8 @@ from unisono.base.records import DepartureKind
 from unisono.ranks.rendezvous import rendezvous, stores
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.stores import JobServer, MeetingPlace, job_store
+from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
+from unisono.ranks.rendezvous.stores import JobServer, job_store
 
 
 def test_a_store_that_does_not_answer_ends_the_wait_in_time() -> None:
@@ -48,14 +49,14 @@ def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -
     for rank in range(2):
         nowhere = Launch(rank, 2, "", "node7.invalid", 29500)
         with pytest.raises(ArgumentError, match=r"'node7.invalid' cannot be resolved .* MASTER_ADDR.* and MASTER_PORT"):
-            MeetingPlace(nowhere, 3600.0).enter()
+            meet_in_rounds(nowhere, began + 3600.0)
     assert time.monotonic() - began < SOON_S
 
 
 def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
     with pytest.raises(ArgumentError, match=r"255.255.255.255 cannot be reached .* MASTER_ADDR.* and MASTER_PORT"):
-        MeetingPlace(Launch(1, 2, "", "255.255.255.255", 29500), 3600.0).enter()
+        meet_in_rounds(Launch(1, 2, "", "255.255.255.255", 29500), time.monotonic() + 3600.0)
 
 
 def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:

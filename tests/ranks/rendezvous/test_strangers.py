@@ -14,23 +14,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 
 from tests.conftest import examples
+from tests.ranks.rendezvous.conftest import Came, begun, planned
 from tests.support.programs import Python
+from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, PeerFailed, PeerGone
 from unisono.base.fd_channel import Channel, listen
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.group.world_group import world_group
-from unisono.ranks.rendezvous.entries import (
-    HostMap,
-    MeetingEnd,
-    MeetingNotice,
-    SentinelNotice,
-    read,
-    write,
-)
+from unisono.ranks.rendezvous.entries import HostMap, MeetingEnd, SentinelNotice, read, write
 from unisono.ranks.rendezvous.handover import fetch, hand_out
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
@@ -164,13 +159,14 @@ CHANGES: list[tuple[Any, str, list[Any]]] = [
     (MINE, "common", ["", [], {"a": 1}, {"a": "b" * 101}, dict.fromkeys(map(str, range(50)), "")]),
     (MINE, "host", ["a" * 501, 7]),
     (MINE, "listens_at", ["other", SOCKET + "\n", 7]),
+    (MINE, "size", [0, -1, "3", True]),
+    (MINE, "job", ["a" * 501, 7]),
     (MAP, "hosts", [(), (((0, 1), "a", 2),), (((0, 1, 2), "a", 0),), (((0, 1, 2), "a", 4),), (((0, 1, 3), "a", 3),),
                     (((0, 1, 2), "a" * 33, 3),), (((0, 0, 1, 2), "a", 3),), (((0, 1, 2), "a"),), "abc", 7]),
     (MAP, "secret", ["0" * 63, "x" * 64, 7]),
     (MeetingEnd(), "missing", [(3,), (-1,), (True,), ("0",), 7]),
-    (MeetingEnd(), "dead", [(0,), (3, 1), (0, "1"), (0, 1, 2), 7]),
+    (MeetingEnd(), "gone", [(0,), (3, 1, 5), (0, "1", 5), (0, 1, 7), (0, 1, 5, 0), 7]),
     (MeetingEnd(), "reason", ["a" * 4001, None]),
-    (MeetingNotice("0" * 16, 3, "", "a", 1, ""), "meeting", ["", "0" * 15, "end/0"]),
 ]  # fmt: skip
 
 
@@ -203,12 +199,14 @@ def test_strangers_entry_of_a_sentinel_ends_the_start() -> None:
             world_group(met, 0, config=SMALL)
 
 
-@pytest.mark.parametrize("key", ["rank 1", "rank 0", "hosts", "end"])
-def test_strangers_entry_ends_the_meeting(key: str) -> None:
-    store = HashStore()
-    store.set(key, '{"start": 35184372088832}')
+@pytest.mark.parametrize("key", ["rank 1", "meeting", "hosts", "end"])
+def test_strangers_entry_ends_the_meeting(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = part = HashStore()
     if key in ("hosts", "end"):
-        store.set("rank 0", write(Identity.mine()))
+        part = begun(store, Identity.mine()._replace(size=2))
+    elif key == "rank 1":
+        part = planned(store, monkeypatch)
+    part.set(key, '{"start": 35184372088832}')
     with pytest.raises(ArgumentError, match="Another program, or another version of unisono, writes to this store"):
         meet(0 if key == "rank 1" else 1, 2, store, 20)
 
@@ -220,7 +218,7 @@ words = st.recursive(
 )
 
 
-@pytest.mark.parametrize("kind", [Identity, HostMap, MeetingEnd, MeetingNotice, SentinelNotice])
+@pytest.mark.parametrize("kind", [Identity, HostMap, MeetingEnd, SentinelNotice])
 @given(data=st.data())
 @settings(max_examples=examples(200), deadline=None)
 def test_any_bytes_are_understood_or_an_error(kind: Any, data: st.DataObject) -> None:
@@ -239,7 +237,7 @@ def test_largest_entries_are_understood() -> None:
         assert read(type(entry), write(entry).encode(), 0, 1024) == entry
 
 
-def test_errors_of_a_meeting_are_those_that_are_documented() -> None:
+def test_errors_of_a_meeting_are_those_that_are_documented(came: Came) -> None:
     """The classes that `meet` names, and no other: a store that goes in the middle is a peer that cannot be reached."""
 
     class Gone(HashStore):  # type: ignore[misc]
@@ -248,5 +246,11 @@ def test_errors_of_a_meeting_are_those_that_are_documented() -> None:
 
     with pytest.raises(PeerGone, match=r"rank 0 cannot be reached, as the store .* has closed the connection \(gone\)"):
         meet(1, 2, Gone(), 20)
-    with pytest.raises(PeerFailed, match=r"rank 0 gave up init\(\): the store .* has closed the connection \(gone\)"):
-        meet(0, 2, Gone(), 20)
+    server = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    client = TCPStore("127.0.0.1", server.port, 2, is_master=False, wait_for_workers=False)
+    with ThreadPoolExecutor(1) as pool:
+        met = pool.submit(meet, 0, 2, client, 20.0)
+        until(lambda: bool(came.of(0)))
+        del server
+        with pytest.raises(PeerFailed, match=r"rank 0 gave up init\(\): the store .* has closed the connection"):
+            met.result()

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from functools import lru_cache
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +17,6 @@ from unisono.schedule.draw import html, svg, svg_contract, text
 
 NAMES = {COPY: "copy", ADD: "add", JOIN: "join"}
 SVG = "{http://www.w3.org/2000/svg}"
-DOCS = Path(__file__).parents[3] / "docs"
 
 
 @lru_cache(1)
@@ -93,10 +91,6 @@ def test_names_are_escaped() -> None:
     title = parse(picture).find(f"{SVG}title")
     assert title is not None
     assert (title.text or "").startswith("<a & b>")
-
-
-def test_picture_of_the_documentation_is_current() -> None:
-    assert (DOCS / "ring.svg").read_text() == svg(CATALOGUE["all_reduce.ring"].schedule(4))
 
 
 MAPS = ["2x2", "2x2:round_robin", "3+1", "2+1+2:round_robin"]

@@ -26,7 +26,7 @@ from ...engine.process.nested import caller, check_nested, holds
 from ...engine.rank import interpreter
 from ...engine.tensors import EXPORTER, ONLY_BITS, mark_written, needed_by_autograd, use_count
 from ...ranks.group import current
-from ...ranks.group.group import Group, Known
+from ...ranks.group.group import Group
 from ..arguments import blank
 from ..work import FinishedWork, Work, Worker, worker_of
 from .checking import checking
@@ -93,7 +93,7 @@ def keep(group: Group, plan: Plan, what: CallKey, request: Request) -> None:
         return
     inp, out = request.inp, request.out
     if what[0] == "barrier" or (is_one(inp) and is_one(out) and not inp.is_complex()):  # it may be conjugate
-        known = group.shortcuts.get(what) or group.shortcuts.setdefault(what, KnownCalls(group, what[0]))
+        known: KnownCalls = group.shortcuts.get(what) or group.shortcuts.setdefault(what, KnownCalls(group, what[0]))
         known.add(plan, request)
 
 
@@ -110,7 +110,7 @@ def shortcut(
         if group is None:
             return UNKNOWN
     try:
-        known = group.shortcuts[what]
+        known: KnownCalls = group.shortcuts[what]
         if inp is not None and (inp.is_neg() or (out is not inp and out.is_neg())):  # DLPack does not tell
             return UNKNOWN
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:
@@ -214,7 +214,7 @@ def _marked(run: Run, out: Any) -> Sequence[torch.Tensor]:
     return needed_by_autograd((out,)) if held else ()
 
 
-def _find(known: Known, what: CallKey, inp: Any, out: Any) -> Run | None:
+def _find(known: KnownCalls, what: CallKey, inp: Any, out: Any) -> Run | None:
     """The plan that is known for these tensors, ready to run; None if there is none."""
     tensors = () if inp is None else (inp,) if out is inp else (inp, out)
     found = known.plans.get(known.find(known.table, 0, EXPORTER, *tensors))

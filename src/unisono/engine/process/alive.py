@@ -23,6 +23,12 @@ _INFO = struct.Struct("<Q52xi")
 _NONE = {errno.ESRCH, errno.ENOENT, errno.EINVAL}
 """There is no such process. ENOENT, EINVAL, by the version of Linux: a thread has its number by now."""
 
+PARENT_S = 1.0
+"""How long to wait, after a process has died, until its parent has written how, if it has promised to. Used where the
+system does not tell it: the process has ended before this one looked, and its parent has asked for its status. On a
+busy machine the parent may be late.
+"""
+
 
 def start_ticks(pid: int) -> int:
     """When a process has started, in clock ticks since the boot; 0 if there is none, or it is a zombie."""

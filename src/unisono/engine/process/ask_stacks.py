@@ -77,8 +77,11 @@ class Answer(NamedTuple):
         return cls(threads, "" if threads else "its process has not answered")
 
 
-def ask_for_stacks(pid: int, ticks: int, number: int) -> Answer:
-    """Where all threads of a process are. ticks: when it has started; number: what `answer_with_stacks` returned."""
+def ask_for_stacks(pid: int, ticks: int, number: int, patience_s: float = _WHOLE_S) -> Answer:
+    """Where all threads of a process are. ticks: when it has started; number: what `answer_with_stacks` returned.
+
+    patience_s: how long to wait for the whole answer; for its first line, no longer than half a second.
+    """
     if not number:
         return Answer(silent="its process does not tell it")
     try:
@@ -86,14 +89,14 @@ def ask_for_stacks(pid: int, ticks: int, number: int) -> Answer:
         if process is None:
             return Answer(silent="its process has ended")
         try:
-            return _ask(process, pid, number)
+            return _ask(process, pid, number, patience_s)
         finally:
             os.close(process)
     except OSError as error:
         return Answer(silent=f"the system refuses it: {error.strerror}")
 
 
-def _ask(process: int, pid: int, number: int) -> Answer:
+def _ask(process: int, pid: int, number: int, patience_s: float) -> Answer:
     place = f"/proc/{pid}/fd/{number}"
     if not os.readlink(place).startswith(f"/memfd:{STACKS_NAME}"):
         return Answer(silent="its process does not tell it")
@@ -101,22 +104,23 @@ def _ask(process: int, pid: int, number: int) -> Answer:
     try:
         seen = os.fstat(file)
         if seen.st_size and 0 <= time.time() - seen.st_mtime < _FRESH_S:
-            return Answer.of(_read(pid, file, 0))
+            return Answer.of(_read(pid, file, 0, patience_s))
         if not process_status(pid).takes(SIGNAL):
             return Answer(silent="its process takes no signals now")
         signal.pidfd_send_signal(process, SIGNAL)
-        return Answer.of(_read(pid, file, seen.st_size))
+        return Answer.of(_read(pid, file, seen.st_size, patience_s))
     finally:
         os.close(file)
 
 
-def _read(pid: int, file: int, start: int) -> str:
+def _read(pid: int, file: int, start: int, patience_s: float) -> str:
     """The file's content from a byte on, once there is some and the handler has ended."""
     began, last = time.monotonic(), start
     while True:
         size, waited_s = os.fstat(file).st_size, time.monotonic() - began
         busy = process_status(pid).busy(SIGNAL)  # after the size: a process that writes is busy until it has ended
-        if (size == last > start and not busy) or waited_s > (_WHOLE_S if size > start else _FIRST_LINE_S):
+        limit_s = patience_s if size > start else min(patience_s, _FIRST_LINE_S)
+        if (size == last > start and not busy) or waited_s > limit_s:
             return os.pread(file, size - start, start).decode(errors="replace")
         last = size
         time.sleep(_PAUSE_S)

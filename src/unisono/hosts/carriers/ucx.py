@@ -287,7 +287,8 @@ class UcxCarrier:
     def _make_worker(self, address: str) -> None:
         library, config, context, worker = self._library, c.c_void_p(), c.c_void_p(), c.c_void_p()
         interface = network_interface(address)
-        settings = {"TLS": "tcp", "NET_DEVICES": interface, "USE_MT_MUTEX": "y"}
+        # The sentinel judges which hosts are there. TCP itself would give up an idle connection after six seconds.
+        settings = {"TLS": "tcp", "NET_DEVICES": interface, "USE_MT_MUTEX": "y", "TCP_KEEPIDLE": "inf"}
         if ":" in address:
             settings["TCP_AF_PRIO"] = "inet6"
         check(library.ucp_config_read(None, None, c.byref(config)), "read its settings")

@@ -2,8 +2,8 @@
 
 Nothing here imports torch or numpy: the process starts in a moment, and takes little memory. Start reading at
 `hosts.sentinel.state_machine.SentinelState`, which decides without I/O; `main` is the loop around it, `start` starts
-the process. A sentinel remembers all it knows in its own process: a copy of the process waits, and goes on if the
-sentinel is killed (`main`).
+the process. A sentinel writes down what it must not forget (`estate`). If it is killed, its child goes on (`spare`). If
+both are killed, a rank starts them again.
 """
 
 __all__ = []

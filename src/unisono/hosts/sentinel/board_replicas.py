@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from .regions import Regions
-from .wire import Ack, Body, MemberPage, Pages, Query, batches, shared_numbers
+from .wire import Ack, Body, MemberPage, Pages, Query, batches
 
 _AGAIN_S, _MOST_S = 0.02, 0.32
 _PACE_S = 0.0002  # the least time, per host, from one question to the next
@@ -31,7 +31,7 @@ class _Group:
         self.start, self.members, self.hosts = start, members, hosts
         self.users, self.forgotten = set[int](), set[int]()
         """The ranks here that use the group, and those that use it no more."""
-        self.stamps = shared_numbers(len(members))
+        self.stamps = [0] * len(members)
         """Member -> the newest page that has been copied."""
         self.pushed: dict[int, bytes] = {}
         """Member here -> the line and the board that were pushed last."""
@@ -45,10 +45,10 @@ class _Pull:
 
 
 class _Unread:
-    """A page that was pushed to a host, and is not acknowledged yet."""
+    """A page that was pushed to a host, and is not acknowledged yet. stamp: the page's, when it was first sent."""
 
-    def __init__(self, page: MemberPage, due: float) -> None:
-        self.page, self.due, self.wait_s = page, due, _AGAIN_S
+    def __init__(self, stamp: int, due: float) -> None:
+        self.stamp, self.due, self.wait_s = stamp, due, _AGAIN_S
 
 
 class Copies:
@@ -76,7 +76,7 @@ class Copies:
         self._asked: dict[int, tuple[float, list[tuple[int, int]]]] = {}
         """Group -> the next question: its earliest time, and the ranks and tickets that ask."""
         self._unread: dict[tuple[int, int, int], _Unread] = {}
-        self._newest = shared_numbers(1)  # the newest stamp, or number of a question
+        self._newest = 0  # the newest stamp, or number of a question
         self.changes = 0
         """How often that has changed which another process would have to know to go on."""
         self._gone_hosts: set[int] = set()
@@ -129,14 +129,24 @@ class Copies:
         here = {group.members[member] for member in group.hosts[self._me]}
         if here - group.forgotten - self._gone_ranks:
             return
+        self._forgotten[gid] = self._pages_here(gid)
         del self._groups[gid]
         self._pulls.pop(gid, None)
         self._asked.pop(gid, None)
-        self._forgotten[gid] = self._read_all(gid, group)
         self._memory.remove(gid)
         _drop_oldest(self._forgotten)
         for rank in here:
             self._tell(rank, ["forgotten", gid])
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_memory": None}
+
+    def take_over(self, memory: Regions, first: int) -> None:
+        """Go on in place of a process that may have used more numbers, up to `first`."""
+        self._memory = memory
+        self._newest = first
+        for gid, group in self._groups.items():
+            self._memory.add(gid, group.start, len(group.members))
 
     def ask(self, rank: int, gid: int, ticket: int, now: float) -> None:
         """A rank asks for fresh copies. The ticket comes back as `fresh`."""
@@ -171,17 +181,17 @@ class Copies:
     def question(self, sender: int, question: Query) -> None:
         """Another host asks for the pages of the members here."""
         gid, request = question
-        group = self._groups.get(gid)
-        pages = self._forgotten.get(gid, ()) if group is None else self._read_all(gid, group)
-        for batch in list(batches(pages)) or [()]:
+        for batch in list(batches(self._pages_here(gid))) or [()]:
             self._send(sender, Pages(gid, request, batch))
 
     def _next(self) -> int:
-        self._newest[0] += 1
-        return self._newest[0]
+        self._newest += 1
+        return self._newest
 
-    def _read_all(self, gid: int, group: _Group) -> tuple[MemberPage, ...]:
-        """The pages of the members here, as they are now."""
+    def _pages_here(self, gid: int) -> tuple[MemberPage, ...]:
+        """The pages of the members here, as they are now, or the last ones."""
+        if (group := self._groups.get(gid)) is None:
+            return self._forgotten.get(gid, ())
         return tuple(
             MemberPage.of(member, self._next(), self._memory.read(gid, member)) for member in group.hosts[self._me]
         )
@@ -240,13 +250,13 @@ class Copies:
             page = MemberPage.of(member, self._next(), image)
             for host in group.hosts:
                 if host != self._me and host not in self._gone_hosts:
-                    self._unread[host, gid, member] = _Unread(page, now + _AGAIN_S)
+                    self._unread[host, gid, member] = _Unread(page.stamp, now + _AGAIN_S)
                     self._send(host, Pages(gid, 0, (page,)))
 
     def ack(self, sender: int, ack: Ack, now: float) -> None:
         """Another host has a page that was pushed."""
         key = (sender, ack.gid, ack.member)
-        if key in self._unread and self._unread[key].page.stamp <= ack.stamp:
+        if key in self._unread and self._unread[key].stamp <= ack.stamp:
             del self._unread[key]
             if ack.gid in self._pulls:
                 self._end_if_complete(ack.gid, now)
@@ -275,11 +285,15 @@ class Copies:
                 pull.due = now + pull.wait_s
                 for host in [host for host, members in pull.missing.items() if members]:
                     self._send(host, Query(gid, pull.request))
-        for (host, gid, _), unread in self._unread.items():
+        for (host, gid, member), unread in list(self._unread.items()):
             if unread.due <= now:
                 unread.wait_s = min(2 * unread.wait_s, _MOST_S)
                 unread.due = now + unread.wait_s
-                self._send(host, Pages(gid, 0, (unread.page,)))
+                # As it is now: so of two pages that come, the one in the later datagram is the newer one.
+                pages = tuple(page for page in self._pages_here(gid) if page.member == member)
+                self._send(host, Pages(gid, 0, pages))
+                if not pages:
+                    del self._unread[host, gid, member]
 
     def wake_at(self) -> float:
         """The time of the next tick that has work."""

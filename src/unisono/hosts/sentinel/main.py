@@ -11,14 +11,14 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from mmap import mmap
-from typing import Any
 
 from ...base.fd_channel import peer_of
-from ...engine.process.alive import ending_in_words, exit_status, start_ticks, watch_process
+from ...engine.process.alive import PARENT_S, ending_in_words, exit_status, start_ticks, watch_process
 from . import MOST_BYTES_LOCAL
+from .estate import Estate
 from .regions import Regions
 from .spare import Spare
 from .state_machine import Ended, Event, Said, SentinelState, Tick
@@ -50,13 +50,15 @@ class Ranks:
 
     The kernel says which process is at the other end. The sentinel only reads messages of ranks, and sends other
     processes away without a word. A message is a short list in JSON: a word, whole numbers and lists of these.
+
+    kept: descriptors that a rank keeps for the next sentinel.
     """
 
-    def __init__(self, listener: socket.socket, ranks: Mapping[int, tuple[int, int]]) -> None:
-        self.listener = listener
+    def __init__(self, listener: socket.socket, ranks: Mapping[int, tuple[int, int]], kept: Sequence[int]) -> None:
+        self.listener, self._kept = listener, kept
         self._ranks = {pid: (rank, ticks) for rank, (pid, ticks) in ranks.items()}
         self.connections: dict[int, _Connection] = {}
-        self._said: list[bytes] = []  # the messages for all ranks
+        self.said: list[bytes] = []  # the messages for all ranks
 
     def accept(self) -> Iterator[int]:
         """Take in the ranks that have connected; yields their descriptors."""
@@ -72,8 +74,9 @@ class Ranks:
                 continue
             sock.setblocking(False)
             connection = self.connections[sock.fileno()] = _Connection(sock, rank)
-            connection.send(json.dumps(["serves", os.getpid()]).encode())
-            for data in self._said:
+            with suppress(ConnectionError):
+                socket.send_fds(sock, [json.dumps(["serves", os.getpid()]).encode()], self._kept)
+            for data in self.said:
                 connection.send(data)
             yield sock.fileno()
 
@@ -102,7 +105,7 @@ class Ranks:
         """Send a message to a rank, on all its connections; None: to all ranks, now and when they connect."""
         data = json.dumps(value).encode()
         if rank is None:
-            self._said.append(data)
+            self.said.append(data)
         for connection in self.connections.values():
             if rank in (None, connection.rank):
                 connection.send(data)
@@ -120,10 +123,6 @@ class Ranks:
     def drop(self, fd: int) -> None:
         """End a connection. The rank may come again."""
         self.connections.pop(fd).sock.close()
-
-
-_WORDS_S = 0.1
-"""How long to wait for the parent's word about a process's end, if the system does not tell how it has ended."""
 
 
 class Watching:
@@ -147,7 +146,7 @@ class Watching:
             pid, ticks = self._ranks[rank]
             status = exit_status(pid, ticks, fd)
             waits = status is None and self._regions.departure(rank) is None and self._regions.parent_tells_end(rank)
-            if waits and now < self._until.setdefault(rank, now + _WORDS_S):
+            if waits and now < self._until.setdefault(rank, now + PARENT_S):
                 continue
             found.append(Ended(rank, "died" if status is None else ending_in_words(status)))
             del self._pidfds[rank]
@@ -175,13 +174,11 @@ def main(channel_fd: int, arena_fd: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two descriptors a rank
     with socket.socket(fileno=channel_fd) as channel:
-        _, fds, _, _ = socket.recv_fds(channel, 1, 2)
-        with channel.makefile("rb") as lines:
-            line = lines.readline()
-    if not line.endswith(b"\n"):
+        _, fds, _, _ = socket.recv_fds(channel, 1, 3)
+    if not fds:
         return  # the ranks have not met
-    listener, udp = (socket.socket(fileno=fd) for fd in fds)
-    loop = _Loop(json.loads(line), listener, udp, mmap(arena_fd, 0))
+    listener, udp = (socket.socket(fileno=fd) for fd in fds[:2])
+    loop = _Loop(Estate(fds[2]), listener, udp, mmap(arena_fd, 0))
     # From here on, no process reads this one's output, and no process shall wait for its end.
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 2)
@@ -205,23 +202,31 @@ def _last_words(error: BaseException) -> str:
 
 
 class _Loop:
-    def __init__(self, setup: Mapping[str, Any], listener: socket.socket, udp: socket.socket, memory: mmap) -> None:
-        hosts, me, self._udp = setup["hosts"], setup["me"], udp
+    def __init__(self, estate: Estate, listener: socket.socket, udp: socket.socket, memory: mmap) -> None:
+        self._estate, self._udp, setup = estate, udp, estate.setup
+        hosts, silent_s = setup["hosts"], setup["silent_s"]
         processes = {rank: (pid, ticks) for rank, pid, ticks in setup["ranks"]}
-        regions = Regions(memory, setup["start"], sum(map(len, hosts)))
-        self._watching, self.ranks, self.spare = Watching(processes, regions), Ranks(listener, processes), Spare()
-        self._machine = SentinelState(hosts, me, setup["names"], regions, time.monotonic(), setup["silent_s"])
-        self._seal = Authenticator(bytes.fromhex(setup["secret"]), me, len(hosts))
+        self._regions = Regions(memory, setup["start"], sum(map(len, hosts)))
+        self._watching, self.spare = Watching(processes, self._regions), Spare(silent_s / 4, estate.turns)
+        self.ranks = Ranks(listener, processes, (udp.fileno(), estate.fd))
+        self._machine = SentinelState(hosts, setup["me"], setup["names"], self._regions, time.monotonic(), silent_s)
         self._addresses = [(str(host), int(port)) for host, port in setup["addresses"]]
-        self._epoll = self._begin()
+        self._begin()
 
-    def _begin(self) -> select.epoll:
-        epoll = select.epoll()
-        epoll.register(self._udp, select.EPOLLIN)
-        epoll.register(self.ranks.listener, select.EPOLLIN)
+    def _begin(self) -> None:
+        """Go on from what the process before has written down, if there was one."""
+        first = time.monotonic_ns()  # above all numbers before: no process uses one each nanosecond
+        if written := self._estate.read():
+            self._machine, self.ranks.said = written
+            self._machine.take_over(self._regions, first)
+        self._remembered = self._machine.remembered
+        secret, me = bytes.fromhex(self._estate.setup["secret"]), self._estate.setup["me"]
+        self._seal = Authenticator(secret, me, self._estate.highest, first)
+        self._epoll = select.epoll()
+        self._epoll.register(self._udp, select.EPOLLIN)
+        self._epoll.register(self.ranks.listener, select.EPOLLIN)
         for fd in self._watching.descriptors:
-            epoll.register(fd, select.EPOLLIN | select.EPOLLET)
-        return epoll
+            self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def _let_go(self) -> None:
         """Hold no connection: what a rank says may be lost with a process, so it says it again to the next one."""
@@ -269,11 +274,13 @@ class _Loop:
         self._machine.step(event, time.monotonic())
 
     def _speak(self) -> None:
-        """Send what the last steps have said, once a spare process knows why it was said."""
+        """Send what the last steps have said, once it is written down why."""
+        if self._remembered != self._machine.remembered:
+            self._estate.write((self._machine, self.ranks.said))
+            self._remembered = self._machine.remembered
+        while self.spare.renew(self._let_go):
+            self._begin()
         machine = self._machine
-        while self.spare.renew(machine.remembered, self._let_go):
-            self._epoll = self._begin()
-            machine.take_over()
         told, machine.told = machine.told, []
         sent, machine.sent = machine.sent, []
         for rank, value in told:

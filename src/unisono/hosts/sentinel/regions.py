@@ -104,6 +104,13 @@ class Regions:
         """How a rank has left the world, by its board."""
         return self._world[rank].board.gone
 
+    def sight(self, rank: int) -> str:
+        """What a rank of this host does now, and its stacks; see `sights`."""
+        from .sights import sight  # imports some modules that a sentinel starts without
+
+        board = self._world[rank].board
+        return sight(board.pid, board.ticks, board.stacks)
+
     def parent_tells_end(self, rank: int) -> bool:
         """Will the rank's parent write how the rank has gone, if the rank cannot?"""
         return bool(self._world[rank].board.parent_tells_end)

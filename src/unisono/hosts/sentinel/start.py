@@ -1,12 +1,12 @@
 """Start a host's sentinel, and tell it what it serves."""
 
-import json
 import socket
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from ...base.errors import InternalError
@@ -15,6 +15,7 @@ from ...base.linux import fill_standard_streams
 from ...engine.memory.arena import Arena
 from ...schedule import Hosts
 from ..addresses import resolve
+from .estate import Estate
 
 _BOOT = (
     "import os, sys; os.fork() and os._exit(0); "  # so the process that starts it need not wait for its end
@@ -91,13 +92,17 @@ class Sentinel:
         }  # fmt: skip
         _make_room(self._sockets[-1], len(addresses))
         try:
-            socket.send_fds(self._channel, [b"\n"], [one.fileno() for one in self._sockets])
-            self._channel.sendall(json.dumps(setup).encode() + b"\n")
+            with closing(Estate.create(setup)) as estate:
+                self.hand_over(*(one.fileno() for one in self._sockets), estate.fd)
         except OSError as error:
             self.stop()
             raise InternalError(
                 f"the sentinel of host {me} ({sys.executable}) could not start. Standard error has its output."
             ) from error
+
+    def hand_over(self, *fds: int) -> None:
+        """Let it serve with these descriptors: of its two sockets and of its estate. Raises OSError."""
+        socket.send_fds(self._channel, [b"\n"], fds)
         self._close()
         # The process that has been started ends as soon as it has made the sentinel, its child.
         threading.Thread(target=self._process.wait, name="unisono starts a sentinel", daemon=True).start()
@@ -114,6 +119,15 @@ class Sentinel:
     def __del__(self) -> None:
         if hasattr(self, "_process") and self._channel.fileno() >= 0:
             self.stop()
+
+
+def start_again(arena: Arena, name: str, udp: int, estate: int) -> None:
+    """Start a sentinel where both processes of one have been killed. udp, estate: descriptors that its ranks keep.
+
+    Raises OSError if a process listens at the name: then another rank starts one.
+    """
+    with listen(name, socket.SOCK_SEQPACKET) as listener:
+        Sentinel(arena).hand_over(listener.fileno(), udp, estate)
 
 
 def _make_room(udp: socket.socket, hosts: int) -> None:

@@ -9,7 +9,7 @@ from .board_replicas import Copies
 from .host_liveness import Liveness
 from .regions import Regions
 from .shared_facts import Gossip
-from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, News, Pages, Query, batches
+from .wire import Ack, Body, Datagram, Fact, FactKind, Heartbeat, Look, News, Pages, Query, Sight, batches
 
 _LONGEST_S = 2 * BEAT_S
 """The longest time between two steps. If it was longer, this process was stopped, and the others are not to blame."""
@@ -106,11 +106,15 @@ class SentinelState:
         """Differs once that has changed which a process needs to go on in place of this one."""
         return len(self._gossip.facts), self._copies.changes
 
-    def take_over(self) -> None:
-        """Go on in place of a process that may have sent more since this copy of its state was made. What was about to
-        be sent then is sent again as if it was lost.
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_memory": None}
+
+    def take_over(self, memory: Regions, first: int) -> None:
+        """Go on in place of a process that may have sent more since this state was written. What was about to be sent
+        then is sent again as if it was lost. first: see `Copies.take_over`.
         """
-        self.sent = []
+        self._memory, self.sent = memory, []
+        self._copies.take_over(memory, first)
         for rank in self._hosts[self._me]:
             self._copies.push(rank, None, self._now)
 
@@ -120,9 +124,9 @@ class SentinelState:
         register: it uses a group. The number of the group, the start of its region, its members as ranks of the world.
         forget: it uses a group no more.
         ask: it wants fresh copies. The number of the group, and of the ticket.
-        wake: it has news for all hosts, on its board of a group, or on any of its boards.
+        look: it wants to know what this rank of another host does. The ticket comes back with the answer.
+        wake: it has news for all hosts, on its board of a group.
         lost: it can exchange no messages with this rank of another host any more, and does not know why.
-        ping: it asks whether its sentinel is there.
         close: it needs its sentinel no longer.
         """
         match word, *rest:
@@ -133,8 +137,8 @@ class SentinelState:
                 self._copies.forget(rank, gid)
             case "ask", int(gid), int(ticket):
                 self._copies.ask(rank, gid, ticket, self._now)
-            case ("wake",):
-                self._copies.push(rank, None, self._now)
+            case "look", int(other), int(ticket) if other < len(self._host_of):
+                self._send(self._host_of[other], Look(other, rank, ticket))
             case "wake", int(gid):
                 self._copies.push(rank, gid, self._now)
             case "lost", int(other) if other < len(self._host_of):
@@ -143,8 +147,6 @@ class SentinelState:
                     self._learn(
                         [Fact(FactKind.LOST, last, words=f"exchanges no messages with host {self._names[first]}")]
                     )
-            case ("ping",):
-                self._tell(rank, ["here"])
             case ("close",):
                 if rank in self._present:
                     self._copies.push(rank, None, self._now)
@@ -205,6 +207,10 @@ class SentinelState:
                 self._copies.pages(sender, body, self._now)
             case Ack():
                 self._copies.ack(sender, body, self._now)
+            case Look(rank, asker, ticket) if rank in self._present:
+                self._send(sender, Sight(asker, ticket, self._memory.sight(rank)))
+            case Sight(asker, ticket, text):
+                self._tell(asker, ["sight", ticket, text])
 
     def _learn(self, facts: Sequence[Fact], of: int | None = None) -> None:
         """Take in facts, and make them known: all hosts hear of facts that this one has found."""
@@ -254,6 +260,9 @@ class SentinelState:
 
     def _tick(self) -> None:
         now = self._now
+        for rank in list(self._present):  # the parent of a process that runs another program now says so on its board
+            if (said := self._memory.departure(rank)) and said.how is DepartureKind.DIED:
+                self._gone(rank, *said)
         if self._live.ask_all(now):
             self._beat_at = now
         if lost := self._live.lost(now):

@@ -12,14 +12,13 @@ import json
 import struct
 import zlib
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableSequence
 from enum import IntEnum
-from mmap import mmap
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
 from ...engine.memory.board import BOARD_BYTES, LINE
 
-_VERSION = 4
+_VERSION = 5
 _TAG = 16
 _HEAD = struct.Struct("<BHHQQB")
 _MOST_NUMBER = 1 << 64
@@ -68,18 +67,28 @@ class MemberPage(NamedTuple):
 
     @classmethod
     def of(cls, member: int, stamp: int, image: bytes) -> "MemberPage":
-        return cls(member, stamp, b2a_base64(zlib.compress(image, 1), newline=False).decode())
+        return cls(member, stamp, compressed(image))
 
     @property
     def image(self) -> bytes:
         """The line and the board, one behind the other. Raises ValueError if the page does not have them."""
-        try:
-            plain = zlib.decompressobj().decompress(a2b_base64(self.packed), IMAGE_BYTES + 1)
-        except (ValueError, zlib.error) as error:
-            raise ValueError(f"invalid image: {error}") from error
+        plain = decompressed(self.packed, IMAGE_BYTES + 1)
         if len(plain) != IMAGE_BYTES:
             raise ValueError(f"an image of {len(plain)} bytes, expected {IMAGE_BYTES}")
         return plain
+
+
+def compressed(data: bytes) -> str:
+    """These bytes compressed, in base64."""
+    return b2a_base64(zlib.compress(data, 1), newline=False).decode()
+
+
+def decompressed(text: str, most: int) -> bytes:
+    """The same bytes, or the first ones. Raises ValueError."""
+    try:
+        return zlib.decompressobj().decompress(a2b_base64(text), most)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"invalid image: {error}") from error
 
 
 class Heartbeat(NamedTuple):
@@ -125,8 +134,24 @@ class Ack(NamedTuple):
     stamp: int
 
 
-Body: TypeAlias = Heartbeat | News | Query | Pages | Ack
-_KINDS: tuple[type[Body], ...] = (Heartbeat, News, Query, Pages, Ack)
+class Look(NamedTuple):
+    """Asks what this rank of the receiver's host does now. asker, ticket: the rank that asks, and its number for it."""
+
+    rank: int
+    asker: int
+    ticket: int
+
+
+class Sight(NamedTuple):
+    """What a rank does, as an answer to `Look`; see `sights`."""
+
+    asker: int
+    ticket: int
+    packed: str
+
+
+Body: TypeAlias = Heartbeat | News | Query | Pages | Ack | Look | Sight
+_KINDS: tuple[type[Body], ...] = (Heartbeat, News, Query, Pages, Ack, Look, Sight)
 _Part = TypeVar("_Part", Fact, MemberPage)
 
 
@@ -138,18 +163,20 @@ class Datagram(NamedTuple):
     body: Body
 
 
-def shared_numbers(count: int) -> memoryview:
-    """Numbers of 64 bits in memory that this process shares with processes that it forks."""
-    return memoryview(mmap(-1, 8 * count)).cast("Q")
-
-
 class Authenticator:
-    """Signs datagrams that a host sends, and checks datagrams that it gets."""
+    """Signs datagrams that a host sends, and checks datagrams that it gets.
 
-    def __init__(self, secret: bytes, me: int, hosts: int) -> None:
+    highest: host -> the highest number of a datagram that has come, also to a process that has served before.
+    first: above all numbers of datagrams that such a process has sent.
+    """
+
+    def __init__(self, secret: bytes, me: int, highest: "MutableSequence[int] | memoryview", first: int) -> None:
         self._secret, self._me = secret, me
-        self._sent, self._highest = shared_numbers(hosts), shared_numbers(hosts)
-        self._seen = [(0, 0)] * hosts  # host -> the highest number, and which numbers up to it have come, as bits
+        self._sent, self._highest = [first] * len(highest), highest
+        self._seen = [(number, _ALL if number else 0) for number in highest]
+        """Host -> the highest number, and which numbers up to it have come, as bits. What another process may have read
+        counts as read.
+        """
 
     def seal(self, to: int, digest: int, body: Body) -> bytes:
         """The datagram to that host. Raises ValueError if it would be too long."""
@@ -170,7 +197,7 @@ class Authenticator:
         if wrong or kind >= len(_KINDS) or not self._is_new(sender, number):
             return None
         try:
-            return Datagram(sender, digest, _body(_KINDS[kind], parsed(text[_HEAD.size :])))
+            return Datagram(sender, digest, _read(_KINDS[kind], parsed(text[_HEAD.size :])))
         except ValueError:
             return None
 
@@ -179,8 +206,6 @@ class Authenticator:
 
     def _is_new(self, sender: int, number: int) -> bool:
         highest, heard = self._seen[sender]
-        if highest != self._highest[sender]:  # another process has gone on meanwhile: all that it may have read counts
-            highest, heard = self._highest[sender], _ALL
         if number > highest:
             heard = (heard << min(number - highest, _WINDOW) | 1) & _ALL
             self._seen[sender], self._highest[sender] = (number, heard), number
@@ -210,33 +235,18 @@ def parsed(data: bytes) -> Any:
         raise ValueError("not a message") from error
 
 
-def _body(kind: type[Body], said: object) -> Body:
-    match kind.__name__, said:
-        case "Heartbeat", [bool(asks), [*hears]]:
-            return Heartbeat(asks, tuple(host for host in hears if isinstance(host, int)))
-        case "News", [[*facts]]:
-            return News(tuple(map(_fact, facts)))
-        case "Query", [int(gid), int(request)]:
-            return Query(gid, request)
-        case "Pages", [int(gid), int(request), [*pages]]:
-            return Pages(gid, request, tuple(map(_page, pages)))
-        case "Ack", [int(gid), int(member), int(stamp)]:
-            return Ack(gid, member, stamp)
-    raise ValueError("not a body")
-
-
-def _fact(said: object) -> Fact:
-    match said:
-        case [int(kind), int(subject), int(how), str(words)]:
-            return Fact(FactKind(kind), subject, how, words)
-    raise ValueError("not a fact")
-
-
-def _page(said: object) -> MemberPage:
-    match said:
-        case [int(member), int(stamp), str(packed)]:
-            return MemberPage(member, stamp, packed)
-    raise ValueError("not a page")
+def _read(kind: Any, said: Any) -> Any:
+    """A value of this type, as JSON has it. Raises ValueError."""
+    parts = said if isinstance(said, list) else []
+    if get_origin(kind) is tuple:
+        return tuple(_read(get_args(kind)[0], part) for part in parts)
+    if hasattr(kind, "_fields") and len(parts) == len(kind._fields):
+        return kind(*map(_read, kind.__annotations__.values(), parts))
+    if kind is FactKind:
+        return FactKind(said)
+    if type(said) is not kind:
+        raise ValueError(f"not a {kind.__name__}")
+    return said
 
 
 def batches(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:

@@ -23,7 +23,7 @@ from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import has_several_agents, job_at_store
-from ...ranks.rendezvous.meetings import enter_meeting, may_come
+from ...ranks.rendezvous.meeting import may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
 from ...schedule import Hosts
@@ -69,24 +69,18 @@ def join(
         of_world = [whole.world_ranks[member] for member in global_ranks]  # the world may have shrunk
         return make_sub_group(whole, rank, of_world, name, timeout_s)
     config = (config or Config.from_env()).replace(timeout_s=timeout_s)
-    with meeting_page(rank, size, timeout_s, config.stall_warning_s):
-        meeting = ""
-        if global_ranks:
-            own: Store = PrefixStore("unisono", store)
-        else:
-            job, deadline = "" if apart else job_at_store(os.environ, size), time.monotonic() + timeout_s
-            stale = not apart and has_several_agents(os.environ)
-            with naming(name):
-                meeting, own = enter_meeting(
-                    PrefixStore("unisono", store), rank, size, job, deadline, why_absent, stale=stale
-                )
-        group = world_group(_meet(own, rank, size, name, config, why_absent), rank, name=name, config=config)
-    if not apart and not global_ranks:
+    with naming(name), meeting_page(rank, size, timeout_s, config.stall_warning_s):
+        is_world = not apart and not global_ranks
+        job = job_at_store(os.environ, size) if is_world else ""
+        stale = is_world and has_several_agents(os.environ)
+        met = _meet(PrefixStore("unisono", store), rank, size, config, why_absent, job, stale=stale)
+        group = world_group(met, rank, name=name, config=config, why_absent=why_absent)
+    if is_world:
         for earlier in list(_worlds):
             if _has_aborted(earlier):  # so torch has forgotten it
                 leave(earlier)
         _offer_default(group)
-    keep(group, "" if apart else meeting)
+    keep(group, met.name if is_world else "")
     return group
 
 
@@ -219,15 +213,14 @@ class _Last:
 
 
 def _meet(
-    store: Store, rank: int, size: int, name: str, config: Config, why_absent: Callable[[int], str]
+    store: Store, rank: int, size: int, config: Config, why_absent: Callable[[int], str], job: str, *, stale: bool
 ) -> MeetingResult:
     if size == 1:
-        return MeetingResult(Arena.create(1, config), Hosts.one(1))
-    with naming(name):
-        met = meet(rank, size, store, config.timeout_s, config, why_absent)
+        return MeetingResult(Arena.create(1, config), Hosts.one(1), name=os.urandom(8).hex())
+    met = meet(rank, size, store, config.timeout_s, config, why_absent, job=job, stale=stale)
     if rank == 0:  # all ranks have come, and have read what they need
-        for key in (*(f"rank {r}" for r in range(size)), "hosts"):
-            store.delete_key(key)
+        for key in (*(f"rank {r}" for r in range(1, size)), "hosts"):
+            store.delete_key(f"{met.name}/{key}")
     return met
 
 

@@ -1,7 +1,7 @@
 """A call that does not end: other ranks can read of it. After `stall_warning_s`, one rank says which ranks are missing.
 
 Many ranks may wait, in several groups, because of one rank, or one circle of ranks. Of these, the lowest one on each
-host warns, once per call: it can see the stack of a rank of its host.
+host warns, once per call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...base.records import Sighting, Wait
 from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
-from ...engine.process.ask_stacks import Answer, ask_for_stacks, process_status
+from ...engine.process.ask_stacks import Answer, ProcessStatus, ask_for_stacks, process_status
 from ...observe.live.jobs import shown
 from ...observe.live.snapshot import WaitChain, wait_chain
 from ..group.group import Group
@@ -53,14 +53,15 @@ def _see(group: Group, rank: int, *, with_stack: bool) -> Sighting:
     pid, ticks = board.pid, board.ticks
     arena = _arena(group.world)
     page = None if arena is None else arena.board(group.world_ranks[rank])
+    wait = None if page is None else page.wait
     if group.span is not None and rank not in group.span.here:
-        wait = None if page is None else page.wait
-        return Sighting(rank, pid, last_call, wait=wait, silent="it is on another host")
-    if not pid or page is None or start_ticks(pid) != ticks:
+        status, answer = ProcessStatus(), Answer(silent="it is on another host")
+        if with_stack:
+            status, answer = group.span.far.look_at(group.world_ranks[rank])
+    elif not pid or page is None or start_ticks(pid) != ticks:
         return Sighting(rank, pid, last_call)
-    status, wait, answer = process_status(pid), page.wait, Answer()
-    if with_stack:
-        answer = ask_for_stacks(pid, ticks, page.stacks)
+    else:
+        status, answer = process_status(pid), ask_for_stacks(pid, ticks, page.stacks) if with_stack else Answer()
     return Sighting(rank, pid, last_call, status.state, status.tracer, wait, *shown(answer.threads), answer.silent)
 
 

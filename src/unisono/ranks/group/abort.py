@@ -51,9 +51,9 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
     found: tuple[int, Group] | None = None
     above = group.made_of
     while above is not None and found is None:
-        seats = {there: seat for seat, there in enumerate(above.world_ranks)}
-        boards = [] if above.closed else [above.engine.arena.board(seats[there]) for there in group.world_ranks]
-        shrinking = [rank for rank, board in enumerate(boards) if board.proposal is not None]
+        boards = {} if above.closed else {one: above.engine.arena.board(i) for i, one in enumerate(above.world_ranks)}
+        members = ((rank, boards.get(there)) for rank, there in enumerate(group.world_ranks))
+        shrinking = [rank for rank, board in members if board is not None and board.proposal is not None]
         if shrinking and group.rank not in shrinking:
             found = shrinking[0], above
         above = above.made_of

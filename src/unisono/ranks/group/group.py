@@ -47,18 +47,6 @@ class Background(Protocol):
         """End the thread after its calls."""
 
 
-class Known(Protocol):
-    """The plans of calls of one kind; see `calls.dispatch.known`."""
-
-    table: int
-    plans: dict[int, tuple[Plan, Any]]
-    run: Callable[..., int]
-    call: Callable[..., int]
-    find: Callable[..., int]
-
-    def add(self, plan: Plan, request: Any) -> None: ...
-
-
 class Messages(Protocol):
     """What moves the messages of a group."""
 
@@ -104,7 +92,7 @@ class Group:
         self.name, self.rank, self.size, self.parent = name, rank, arena.size, parent
         self.world_ranks = arena.members if isinstance(arena, SubArena) else tuple(range(arena.size))
         self.made_of = parent
-        """The group that ends this one by its abort; None for the world, and for a group of survivors."""
+        """The group that this one was made of, or the survivors' group in its place: its abort ends this one."""
         self._timeout_s = config.timeout_s
         self.broken: UnisonoError | None = None
         self.closed = False
@@ -119,8 +107,8 @@ class Group:
         """Held while `worker` or `progress_engine` is made. Reentrant: a signal handler may make a call meanwhile."""
         self.plans: dict[Hashable, Plan] = {}
         """The key of a request -> its plan; empty once the group is broken or closed."""
-        self.shortcuts: dict[Hashable, Known] = {}
-        """Call -> the same plans for the fast path; empty when `plans` is."""
+        self.shortcuts: dict[Hashable, Any] = {}
+        """Call -> the same plans for the fast path, see `calls.dispatch.known`; empty when `plans` is."""
         self.worker: Background | None = None
         """Runs asynchronous calls, once there was one; see `calls.work`."""
         self.missing_in_background: tuple[int, ...] = ()

@@ -7,8 +7,6 @@ import os
 import time
 from typing import Any, cast
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
-
 from ...base.config import Config
 from ...base.errors import ArgumentError, DTypeError, NotInitialized
 from ...base.records import DepartureKind
@@ -17,15 +15,11 @@ from ...engine.memory.arena import Arena
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
 from ...schedule import Hosts
-from ..rendezvous.rendezvous import MeetingResult, meet_in_rounds
-from ..rendezvous.stores import MeetingPlace
+from ..rendezvous.rendezvous import MeetingResult, kept, meet_in_rounds
 from ..rendezvous.which_rank import detect
 from .current import NonMember, get_default, is_in_run, set_default
 from .group import Group
 from .world_group import leave_at_exit, world_group
-
-_store: Store | None = None
-"""Kept because this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
 
 
 def init(
@@ -56,7 +50,6 @@ def init(
         ArgumentError: Arguments, environment and other ranks contradict each other; hosts cannot reach each other;
             another job uses the port; or ranks are threads of one process.
     """
-    global _store  # noqa: PLW0603  a process has one default group, and one store
     limit_s = None if timeout_s is None else seconds(timeout_s)
     group = get_default()
     if group is not None and not group.closed:
@@ -80,12 +73,7 @@ def init(
         if launch.size == 1:
             met = MeetingResult(Arena.create(1, config), Hosts.one(1))
         else:
-            place = MeetingPlace(launch, end - time.monotonic())
-            try:
-                met = meet_in_rounds(place, config)
-            finally:
-                place.close()
-                _store = place.kept or _store
+            met = meet_in_rounds(launch, end, config)
         group = world_group(met, launch.rank, config=config, timeout_s=max(0.0, end - time.monotonic()))
     set_default(group)
     return group
@@ -115,7 +103,6 @@ def shutdown() -> None:
 
     Ranks that still wait for this one raise PeerGone.
     """
-    global _store  # noqa: PLW0603  see init
     default = get_default()
     if default is not None:
         set_default(None)
@@ -124,7 +111,7 @@ def shutdown() -> None:
             group.finish()  # peers still need the calls in the background
             group.tell_departure(DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
-    _store = None
+    kept.clear()
 
 
 @atexit.register

@@ -9,12 +9,7 @@ from collections.abc import Callable, Container, Sequence
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Layout
 from ...engine.memory.board import Board
-from ...engine.process.alive import ending_in_words, exit_status, has_ended, lives, watch_process
-
-_WORDS_S = 0.1
-"""How long to wait, after a process has died, until its parent writes the cause, such as a signal, on the board. Used
-where the system does not tell the cause.
-"""
+from ...engine.process.alive import PARENT_S, ending_in_words, exit_status, has_ended, lives, watch_process
 
 
 class _Descriptor:
@@ -76,7 +71,7 @@ class RankLiveness:
             return None
         watched = self._pidfds.get((board.pid, board.ticks))
         status = exit_status(board.pid, board.ticks, watched.fd if watched else None)
-        until = time.monotonic() + _WORDS_S
+        until = time.monotonic() + PARENT_S
         while status is None and board.parent_tells_end and not board.gone and time.monotonic() < until:
             time.sleep(0.002)
         words = "died" if status is None else ending_in_words(status)

@@ -10,6 +10,7 @@ from ...base.python import nap
 from ...base.records import GivenUp, Proposal
 from ...base.units import integer, ranks_text, seconds
 from ...engine.memory.sub_arena import SubArena, group_key
+from .abort import aborted
 from .agreement import agree, next_proposal
 from .current import get_default, set_default
 from .group import Group
@@ -231,7 +232,11 @@ def _go_on(group: Group, memory: SubArena) -> Group:
     failed = {rank for rank, there in enumerate(group.world_ranks) if there not in memory.members}
     name = ranks_text(memory.members, _MOST_NAMED)
     following = group_in(memory, _key(group, failed), name, group.world)
-    following.timeout_s, following.made_of = group.timeout_s, None
+    following.timeout_s, above = group.timeout_s, group.made_of
+    following.made_of = None if above is None or above.broken is not None else above
+    for one in group.world.all_of_it:
+        if one.made_of is group and not aborted(group):  # a rank that waits there sees it if a peer shrinks this group
+            one.made_of = following
     if group.broken is None:
         group.replaced = True
         group.give_up(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", group.named))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from weakref import ref
 
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
-from ..rendezvous.meeting import tell_gave_up
+from ..rendezvous.meeting import may_come, tell_gave_up
 from ..rendezvous.rendezvous import MeetingResult
 from .group import Group
 from .survivors import shrink
@@ -20,9 +21,16 @@ _AT_EXIT_S = 10.0
 
 
 def world_group(
-    met: MeetingResult, rank: int, *, name: str = "world", config: Config | None = None, timeout_s: float | None = None
+    met: MeetingResult,
+    rank: int,
+    *,
+    name: str = "world",
+    config: Config | None = None,
+    timeout_s: float | None = None,
+    why_absent: Callable[[int], str] = may_come,
 ) -> Group:
     """The group of all ranks that have met. timeout_s: how long to wait for them; None: as long as the config's calls.
+    why_absent: see `may_come`.
 
     Over several hosts: raises WaitTimeout if the sentinel of a host, or a connection, does not come; PeerGone if a rank
     has ended, or given up, meanwhile; ArgumentError for content of the store that no rank would have written.
@@ -38,7 +46,7 @@ def world_group(
         from .world_over_hosts import group_over_hosts  # carriers, which ranks of one host do without
 
         limit_s = config.timeout_s if timeout_s is None else timeout_s
-        group = group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s)
+        group = group_over_hosts(met, rank, name=name, config=config, timeout_s=limit_s, why_absent=why_absent)
     _leave_with_multiprocessing(ref(group))
     return group
 

@@ -32,7 +32,7 @@ class RankSetup:
     The message carries the descriptors of its host's arena, of the working directory, and of a file where ranks of
     several hosts tell each other their addresses (torch's FileStore).
 
-    secret, pids: for these ranks: what only they know, and the pids of all ranks.
+    secret: only these ranks know it.
     """
 
     rank: int
@@ -41,7 +41,6 @@ class RankSetup:
     environ: dict[str, str]
     argv: list[str]
     secret: bytes
-    pids: list[int]
 
 
 class Task(NamedTuple):

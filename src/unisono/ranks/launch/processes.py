@@ -84,7 +84,7 @@ class RankProcesses:
                 board.parent_tells_end = 1  # `_add_death` keeps the promise
                 board.set_process(rank.pid, start_ticks(rank.pid))  # before any rank makes its group
             for rank in self._ranks:
-                setup = RankSetup(rank.number, hosts, config, environ, sys.argv, secret, self.pids)
+                setup = RankSetup(rank.number, hosts, config, environ, sys.argv, secret)
                 with suppress(ConnectionError):  # the rank has died, as `_collect` will find
                     rank.channel.send(None, pickle.dumps(setup), [rank.arena.fd, *files])
         except BaseException:

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.errors import UnisonoError
 from ...base.python import leave_behind, nap
@@ -121,6 +121,10 @@ class AskedStore:
         self._thread, self._began = Limited(), time.monotonic()
         self.where = store_place(store)
         self._awaited, self._since = "", 0.0  # the key that this rank waits for, and since when
+
+    def enter(self, part: str) -> None:
+        """From now on, keys are those of this part of the store."""
+        self._store = PrefixStore(part, self._store)
 
     def set(self, key: str, value: str) -> None:
         self._ask(lambda: self._store.set(key, value))

@@ -13,40 +13,19 @@ from reprlib import Repr
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from ...base.errors import ArgumentError
+from ...base.records import DepartureKind
 from ...schedule import Hosts
 
 MOST_NAME = 32
 """Characters of a host's short name: a thousand of them go into one entry."""
-MOST_WORDS = 4_000
+MOST_TEXT, MOST_WORDS = 500, 4_000
 _MOST_BYTES = 60 << 10  # less than a `Channel` takes in
-_MOST_TEXT, _MOST_NUMBER = 500, 1 << 63
+_MOST_NUMBER = 1 << 63
 
 _brief = Repr()
 _brief.maxstring = _brief.maxother = 80
 
 Entry = TypeVar("Entry")
-
-
-class MeetingNotice(NamedTuple):
-    """The meeting that rank 0 holds now.
-
-    meeting: a name that no other meeting has.
-    size: how many ranks rank 0 waits for.
-    job: the name of the job, or "".
-    host, pid, program: of rank 0, for messages.
-    """
-
-    meeting: str
-    size: int
-    job: str
-    host: str
-    pid: int
-    program: str
-
-    @property
-    def who(self) -> str:
-        """Rank 0, in words."""
-        return f"process {self.pid}{self.program and f' ({self.program})'} on host {self.host}"
 
 
 class HostMap(NamedTuple):
@@ -76,13 +55,15 @@ class MeetingEnd(NamedTuple):
     reason: why the ranks cannot form a group.
     full: where memory is missing.
     missing: the ranks that have not come.
-    dead: the rank that has died, and its pid.
+    gone: the rank that has died or given up, its pid, and which of the two, as a `DepartureKind`.
+    words: of its departure.
     """
 
     reason: str = ""
     full: str = ""
     missing: tuple[int, ...] = ()
-    dead: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    words: str = ""
 
 
 def write(entry: Any) -> str:
@@ -150,20 +131,19 @@ def _is_address(text: str, _size: int) -> bool:
 
 
 _IS_SOUND: dict[str, Callable[[Any, int], bool]] = {
-    **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _shorter(_MOST_TEXT)),
+    **dict.fromkeys(("host", "boot", "namespaces", "host_id", "job", "program"), _shorter(MOST_TEXT)),
     **dict.fromkeys(("user", "pid", "ticks"), lambda number, _: 0 <= number < _MOST_NUMBER),
-    **dict.fromkeys(("reason", "full"), _shorter(MOST_WORDS)),
+    **dict.fromkeys(("reason", "full", "words"), _shorter(MOST_WORDS)),
     **dict.fromkeys(("address", "toward"), lambda text, _: not text or _is_address(text, 0)),
     "reached_at": _is_address,
     "port": lambda port, _: 0 < port < 1 << 16,
     "size": lambda size, _: 0 < size < _MOST_NUMBER,
-    "meeting": _like("[0-9a-f]{16}"),
     "listens_at": _like("(unisono-[0-9a-f]{32})?"),
     "socket": _like("unisono-[0-9a-f]{32}"),
     "secret": _like("([0-9a-f]{64})?"),
     "common": lambda words, _: len(words) < 50 and all(len(word) <= 100 for pair in words.items() for word in pair),
     "hosts": _are_hosts,
     "missing": _are_ranks,
-    "dead": lambda dead, size: not dead or (len(dead) == 2 and 0 <= dead[0] < size),
+    "gone": lambda gone, size: not gone or (len(gone) == 3 and 0 <= gone[0] < size and gone[2] in [*DepartureKind]),
 }
 """The name of a field -> whether a value is valid for it in a meeting of that many ranks."""

@@ -21,7 +21,7 @@ from ...base.release import __version__
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback
 from ...schedule import Hosts
-from .entries import MOST_NAME
+from .entries import MOST_NAME, MOST_TEXT
 
 HOST_ID = "UNISONO_HOST_ID"
 """The environment variable that tells apart hosts that look alike, or makes several hosts of one."""
@@ -40,7 +40,10 @@ class Identity(NamedTuple):
     ticks: when the process started: see `engine.process.alive.start_ticks`.
     common: what ranks must have in common; see `common_settings`.
     address: where other hosts reach it.
-    listens_at: its socket, where it hands out the memory of its host if it is the host's first rank.
+    listens_at: its socket, where it hands out the memory of its host if it is the host's first rank. No other meeting
+    of any process has this name: rank 0's is also the name of the meeting.
+    program: its script, for messages.
+    size, job: how many ranks it meets, and the name of its job, or "".
     """
 
     host: str
@@ -53,6 +56,9 @@ class Identity(NamedTuple):
     common: Mapping[str, str]
     address: str
     listens_at: str = ""
+    program: str = ""
+    size: int = 1
+    job: str = ""
 
     @classmethod
     def mine(cls, config: Config | None = None, address: str = "") -> "Identity":
@@ -61,7 +67,8 @@ class Identity(NamedTuple):
         namespaces = " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
         process, common = (os.getuid(), os.getpid(), start_ticks(os.getpid())), common_settings(config or Config())
         host, host_id, listens_at = socket.gethostname(), os.environ.get(HOST_ID, ""), f"unisono-{os.urandom(16).hex()}"
-        return cls(host, boot, namespaces, *process, host_id, common, address, listens_at)
+        program = os.path.basename(sys.argv[0] if sys.argv else "")[:MOST_TEXT]
+        return cls(host, boot, namespaces, *process, host_id, common, address, listens_at, program)
 
     @property
     def place(self) -> tuple[str, str, int, str]:
@@ -77,6 +84,11 @@ class Identity(NamedTuple):
     def where(self) -> str:
         """The host, in words."""
         return f"host {self.host}" + (f", {HOST_ID}={self.host_id}" if self.host_id else "")
+
+    @property
+    def who(self) -> str:
+        """The process, in words."""
+        return f"process {self.pid}{self.program and f' ({self.program})'} on {self.where}"
 
     def is_at(self, channel: Channel) -> bool:
         """Is this process at the other end, and not a later one of the same number? Only within one container."""

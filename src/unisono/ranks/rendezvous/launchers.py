@@ -26,7 +26,7 @@ class Launch(NamedTuple):
     job: if set, rank 0 hands the store out through a Unix socket named after this job of this host.
     by_mpi: rank 0 tells the address of the store by MPI.
     name: the name of the job on all hosts, for other jobs that come to the same address.
-    stale: the store may have notices of an earlier start; see `meetings.enter_meeting`.
+    stale: the store may have notices of an earlier start; see `meeting.Meeting`.
     refusal: why the ranks cannot meet, or "".
     """
 

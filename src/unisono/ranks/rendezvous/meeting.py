@@ -1,4 +1,8 @@
-"""One rank in a meeting: a star whose middle is the store, and whose judge is rank 0."""
+"""One rank in a meeting: a star whose middle is the store, and whose judge is rank 0.
+
+A store may see several meetings: rank 0 begins each of them, and the others come to the one that it holds now. So a
+rank that comes late, or comes again after a time-out, meets the others in the next meeting.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from functools import partial
 from itertools import takewhile
 from socket import socket
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # torch's own __all__ omits it
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
@@ -25,12 +29,12 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host, store_place
 from ...schedule import Hosts
 from .asked_store import AskedStore
-from .entries import HostMap, MeetingEnd, read, write
+from .entries import MOST_TEXT, HostMap, MeetingEnd, read, write
 from .handover import fetch, hand_out
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
-from .meetings import BEAT, END, TOLD
-from .rendezvous_messages import died, end_of, missing, twice, why_ended
+from .rendezvous_messages import died, end_of, gave_up, missing, other_job, sizes_differ, twice, why_ended
 
+NOTICE, BEAT, END, TOLD = "meeting", "beat", "end", "told"  # keys of the store, see `Meeting`
 _ASK_S = 0.005
 _CHECK_S = 0.1  # how often a rank that waits looks for the end of the meeting, and for deaths
 _SAY_S = 1.0  # how often rank 0 looks which ranks have not come, to say so on its page
@@ -42,7 +46,16 @@ _TO_DO = {
 }
 """First word of a key -> what the missing rank has to do."""
 _REASON_S = 1.0  # how much longer to wait for a reason: rank 0's time may be up a little later than this rank's
+_LOOK_S, _NEXT_S = 0.05, 0.02
+"""How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 _LATE_S = 3.0  # how long the process that may run the store stays after a meeting without a group
+
+_known: set[tuple[int, str]] = set()  # (rank, meeting): the meetings that this process has seen as this rank
+
+
+def may_come(_rank: int) -> str:
+    """Why a rank that has not come will not come; "": it may come, as far as is known."""
+    return ""
 
 
 def leave_store(store: Store, rank: int, others: int) -> None:
@@ -66,8 +79,7 @@ def _stay(store: Store, ranks: int) -> None:
 
 def tell_gave_up(arena: Arena, rank: int, error: BaseException) -> None:
     """This rank has met the others, and will not be in their group: their calls need not wait for it."""
-    said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
-    arena.board(rank).set_gone(DepartureKind.RAISED, f"gave up init(): {said}")
+    arena.board(rank).set_gone(DepartureKind.RAISED, gave_up(error, rank).words)
 
 
 def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -77,9 +89,13 @@ def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, 
 
 
 class Meeting:
-    """One rank's part in a meeting. The keys at the store:
+    """One rank's part in a meeting. At the store, there is for all meetings:
 
-        rank 3      each rank: its identity, with the socket where it listens
+        meeting     rank 0: its identity in the meeting that it has begun last
+
+    and in the part of the store that has the name of a meeting:
+
+        rank 3      each other rank: its identity, with the socket where it listens
         hosts       rank 0, after the identities: which ranks share a host
         ready 4     the first rank of a host: all its ranks have the memory
         end         how the meeting has ended; the first value counts. Rank 0: a group. Any rank: why there is none
@@ -89,17 +105,31 @@ class Meeting:
     A rank that waits for a key looks at `end` as well. It writes there why it gives up before its process ends, and a
     rank that sees the end of another process looks there first. So all ranks name the rank that has failed first.
 
+    job: its name, or "".
+    stale: a rank 0 that has ended may have begun the last meeting: so a meeting counts once its rank 0 is seen to wait.
+    why_absent: see `may_come`.
+    name: of the meeting, once this rank has come.
     identities: of the ranks that this rank has met.
     """
 
     def __init__(
-        self, rank: int, size: int, store: Store, timeout_s: float, config: Config, why_absent: Callable[[int], str]
+        self,
+        rank: int,
+        size: int,
+        store: Store,
+        timeout_s: float,
+        config: Config,
+        why_absent: Callable[[int], str] = may_come,
+        *,
+        job: str = "",
+        stale: bool = False,
     ) -> None:
         self._rank, self._size, self._config, self._why_absent = rank, size, config, why_absent
         self._start = time.monotonic()
         self._deadline = self._start + timeout_s
-        self._looks = 0
-        self._home = Identity.mine(config, own_address(store_host(store)))
+        self._looks, self._stale, self.name = 0, stale, ""
+        own = Identity.mine(config, own_address(store_host(store)))
+        self._home = own._replace(size=size, job=job[:MOST_TEXT])
         self.identities = {rank: self._home}
         self._met_at, self._store = store, AskedStore(store, rank, self._deadline, self._look_at_peers)
         self._where = self._store.where
@@ -115,7 +145,6 @@ class Meeting:
                 raise
 
     def _take_part(self, listener: socket, undo: ExitStack) -> tuple[Arena, HostMap]:
-        self._identity(0)
         told = self._place() if self._rank == 0 else read(HostMap, self._await("hosts", 0), 0, self._size)
         hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
         first, *others = hosts.beside(self._rank)
@@ -140,11 +169,80 @@ class Meeting:
         return arena, told
 
     def _come(self) -> None:
-        """Write this rank's identity. Raises ArgumentError if another process has come as this rank."""
-        said = self._store.set_first(f"rank {self._rank}", write(self._home))
-        there = read(Identity, said, self._rank)
-        if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
-            raise twice(self._where, self._rank, f"process {there.pid} on {there.where}")
+        """Begin a meeting as rank 0; as another rank, come to the one that rank 0 holds now, or to the next one.
+
+        Raises WaitTimeout if rank 0 begins none in time. Raises ArgumentError if rank 0 will not come, if another job
+        meets here, if the ranks were given different sizes, or if another process has come as this rank.
+        """
+        if self._rank == 0:
+            self._begin()
+        else:
+            self.identities[0] = self._find()
+        self.name = self.identities[0].listens_at
+        _known.add((self._rank, self.name))
+        self._store.enter(self.name)
+        if self._rank:
+            said = self._store.set_first(f"rank {self._rank}", write(self._home))
+            there = read(Identity, said, self._rank)
+            if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
+                raise twice(self._where, self._rank, there.who)
+
+    def _begin(self) -> None:
+        """Begin a meeting. If the store did not answer in time, it may not know that rank 0's last one has ended: so
+        rank 0 writes it now. The notice of that meeting may also reach the store only now: so the new notice replaces
+        only the notice that this rank has read.
+        """
+        before, mine, there = _known.copy(), write(self._home).encode(), b""
+        _known.add((0, self._home.listens_at))
+        while (said := self._store.replace(NOTICE, there.decode(), mine.decode())) != mine:
+            there = said
+            if (0, last := read(Identity, there, 0).listens_at) in before:
+                self._store.set_first(f"{last}/{END}", write(MeetingEnd(missing=(0,))))
+
+    def _find(self) -> Identity:
+        """Rank 0, in the meeting that it holds now, or in the next one."""
+        beats: dict[str, bytes] = {}  # meeting -> its first beat that was seen
+        at = self._where and f" at {self._where}"
+        details = f" The store{at} responds, but rank 0 has not called init(), or waits in torch's store for a missing "
+        details += "rank, or another program uses this port."
+        waits((0,), "to begin the meeting", self._where)
+        while True:
+            if (said := self._store.value(NOTICE, min(_LOOK_S, self._deadline - time.monotonic()))) is not None:
+                first = read(Identity, said, 0)
+                beat = self._store.now(f"{first.listens_at}/{BEAT}") or b"" if self._stale else b""
+                if self._stale and beats.setdefault(first.listens_at, beat) == beat:
+                    details = f" The last rank 0 there was {first.who}, of an earlier start of the job."
+                elif first.job != self._home.job:
+                    raise other_job(self._where, self._rank, self._home.job, first)
+                elif not self._is_over(first):
+                    return first
+                else:
+                    details = f" Rank 0, {first.who}, has not called init() again after the last attempt."
+                time.sleep(_NEXT_S)
+            waits_still()
+            if reason := self._why_absent(0):
+                raise ArgumentError(reason)
+            if time.monotonic() >= self._deadline:
+                raise missing((0,), self._rank, time.monotonic() - self._start, details)
+
+    def _is_over(self, first: Identity) -> bool:
+        """Has rank 0's meeting ended? Raises its error if it is new to this rank, and would recur in the next one."""
+        rank, name, wrong = self._rank, first.listens_at, None
+        if first.size != self._size:
+            wrong = sizes_differ(rank, self._size, first)
+            self._store.set_first(f"{name}/{END}", write(end_of(wrong, rank)))
+        if (said := self._store.now(f"{name}/{END}")) is None:
+            return False
+        if (rank, name) not in _known:
+            _known.add((rank, name))
+            ended = read(MeetingEnd, said, rank, first.size)
+            error = why_ended(ended, rank, time.monotonic() - self._start)
+            if error and not ended.missing:
+                self._store.add(f"{name}/{TOLD}", 1)
+                raise error
+        if wrong:
+            raise wrong
+        return True
 
     def _place(self) -> HostMap:
         """Rank 0's part: gather the identities, check them, publish which ranks share a host."""
@@ -163,15 +261,10 @@ class Meeting:
         """The part of a host's first rank: hand out the memory to the others."""
         waits(others, "to take the memory of their host", self._where)
         ranks = {rank: self._identity(rank) for rank in others}
-        if absent := hand_out(arena.fd, listener, ranks, self._deadline, self._look_while_serving):
+        if absent := hand_out(arena.fd, listener, ranks, self._deadline, self._look):
             raise self._timeout(absent)
         for rank in (self._rank, *others):  # a rank may die before it can say so itself
             arena.board(rank).set_process(self.identities[rank].pid, self.identities[rank].ticks)
-
-    def _look_while_serving(self) -> None:
-        if self._rank == 0:
-            waits_still()
-        self._look()
 
     def _follow(self, first: int) -> Arena:
         """The part of all other ranks: fetch the memory from the host's first rank."""
@@ -201,7 +294,7 @@ class Meeting:
                 late = self._absent() if isinstance(error, WaitTimeout) else []
                 come = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
                 others = sum(not self._why_absent(rank) for rank in come)
-            leave_store(self._met_at, self._rank, others)
+            leave_store(PrefixStore(self.name, self._met_at), self._rank, others)
 
     def _heed(self, said: bytes) -> None:
         """Raise why the meeting has ended, if it has ended without a group."""
@@ -231,8 +324,6 @@ class Meeting:
                 if key == f"rank {teller}" and time.monotonic() >= say_at:
                     say_at = time.monotonic() + _SAY_S
                     waits(self._absent() or [teller], _TO_DO["rank"], self._where)
-            if self._rank == 0 or key == "rank 0":  # no other rank says so
-                waits_still()
         return said
 
     def _stop_waiting(self, key: str, teller: int) -> bytes:
@@ -262,6 +353,8 @@ class Meeting:
         """Raise why the meeting has ended, or PeerGone for a process that has ended before it could say why, or do its
         part.
         """
+        if self._rank == 0:
+            waits_still()  # no other rank says so
         dead = self._dead()  # before the look at the store: a process that ends has written there first
         if (said := self._store.now(END)) is not None:
             self._heed(said)
@@ -294,7 +387,7 @@ class Meeting:
 
     def _absent(self, ranks: Sequence[int] = ()) -> list[int]:
         """Which of these ranks, or of all, have not come. A question is about many ranks: most of them have come."""
-        ranks = ranks or range(self._size)
+        ranks = ranks or range(1, self._size)  # rank 0 has begun the meeting
         if self._store.check([f"rank {rank}" for rank in ranks]):
             return []
         if len(ranks) == 1:

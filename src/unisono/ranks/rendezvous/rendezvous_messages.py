@@ -1,8 +1,11 @@
 """Why ranks do not meet: an error for each reason, and how it is passed to the other ranks (`MeetingEnd`)."""
 
+import os
+
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
-from .entries import MOST_WORDS, MeetingEnd, MeetingNotice
+from .entries import MOST_WORDS, MeetingEnd
+from .identity import Identity
 
 _OWN_PORT = "Give each job its own port: set MASTER_PORT"
 
@@ -13,12 +16,19 @@ def end_of(error: BaseException, rank: int) -> MeetingEnd:
         case WaitTimeout():
             return MeetingEnd(missing=error.missing or (rank,))  # empty: rank 0's own store has not answered
         case PeerGone():
-            return MeetingEnd(dead=(error.rank, error.pid))
+            return MeetingEnd(gone=(error.rank, error.pid, error.how.how), words=error.how.words[:MOST_WORDS])
         case OutOfMemory():
             return MeetingEnd(full=f"rank {rank}: {error}"[:MOST_WORDS])
         case ArgumentError():
             return MeetingEnd(reason=str(error)[:MOST_WORDS])
-    return MeetingEnd(reason=f"rank {rank} gave up init(): {type(error).__qualname__}: {error}"[:MOST_WORDS])
+    return gave_up(error, rank)
+
+
+def gave_up(error: BaseException, rank: int) -> MeetingEnd:
+    """What a rank writes that is the reason itself, by this error."""
+    said = ": ".join(filter(None, [type(error).__qualname__, " ".join(str(error).split())]))
+    how = DepartureKind.RAISED
+    return MeetingEnd(gone=(rank, os.getpid(), how), words=f"gave up init(): {said}"[:MOST_WORDS])
 
 
 def why_ended(end: MeetingEnd, rank: int, waited_s: float) -> Exception | None:
@@ -29,7 +39,10 @@ def why_ended(end: MeetingEnd, rank: int, waited_s: float) -> Exception | None:
         return OutOfMemory(end.full)
     if end.missing:
         return missing(end.missing, rank, waited_s)
-    return died(end.dead[0], end.dead[1], rank) if end.dead else None
+    if not end.gone:
+        return None
+    peer, pid, how = end.gone
+    return PeerGone(peer, pid, Departure(DepartureKind(how), end.words), rank, "init()", met=False)
 
 
 def missing(ranks: tuple[int, ...], rank: int, waited_s: float, details: str = "") -> WaitTimeout:
@@ -62,19 +75,19 @@ def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> Wai
     return WaitTimeout("init()", waited_s, (0,) if rank else (), rank, words)
 
 
-def sizes_differ(rank: int, size: int, notice: MeetingNotice) -> ArgumentError:
+def sizes_differ(rank: int, size: int, first: Identity) -> ArgumentError:
     """This rank and rank 0 were given different sizes."""
     return ArgumentError(
-        f"the ranks were given different sizes: rank 0 {notice.size}, rank {rank} {size}. Give all ranks the same "
+        f"the ranks were given different sizes: rank 0 {first.size}, rank {rank} {size}. Give all ranks the same "
         "WORLD_SIZE, or the same size in init()."
     )
 
 
-def other_job(where: str, rank: int, job: str, notice: MeetingNotice) -> ArgumentError:
+def other_job(where: str, rank: int, job: str, first: Identity) -> ArgumentError:
     """The ranks of another job meet at this store."""
-    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, notice.job))
+    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, first.job))
     return ArgumentError(
-        f"rank {rank} of {own} found another job at {where or 'the store'}: {other}, whose rank 0 is {notice.who}. "
+        f"rank {rank} of {own} found another job at {where or 'the store'}: {other}, whose rank 0 is {first.who}. "
         f"{_OWN_PORT}."
     )
 

@@ -13,7 +13,8 @@ import select
 import socket
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -25,9 +26,10 @@ from ...base.fd_channel import LONGEST_S, accept, connect, listen
 from ...engine.memory.meeting_page import waits, waits_still
 from ...hosts.addresses import own_addresses, try_to_reach
 from .asked_store import AskedStore, Limited, quiet_torch
-from .entries import MeetingNotice, read
+from .entries import read
+from .identity import Identity
 from .launchers import Launch
-from .meetings import NOTICE, enter_meeting
+from .meeting import NOTICE
 from .rendezvous_messages import missing, unreachable
 
 _ASK_S, _NAP_S = 0.001, 0.005
@@ -41,44 +43,24 @@ _SEND_S = 1.0
 _TRY_S = 1.0  # how long the last try may take, when the time is up already
 
 
-class MeetingPlace:
-    """Where the ranks of a launch meet: the stores of one meeting after the other, until the deadline."""
+@contextmanager
+def meeting_store(launch: Launch, deadline: float) -> Iterator[Store]:
+    """The store where the ranks of a launch meet. Keep it as long as they may need it: rank 0 may be its server.
 
-    def __init__(self, launch: Launch, timeout_s: float) -> None:
-        self.launch, self.deadline = launch, time.monotonic() + timeout_s
-        self.kept: Store | None = None
-        """Keep this as long as the ranks may need it: this process may be its server, as rank 0."""
-        self._server: JobServer | None = None
-
-    def enter(self) -> Store:
-        """The store of the meeting that rank 0 holds now, or of the next one.
-
-        Raises WaitTimeout if rank 0 does not come, and PeerGone if its store goes meanwhile. Raises ArgumentError if
-        rank 0's host has no address, or cannot be reached; if another job uses its port, or the job's name; and if the
-        ranks would have to ask an MPI that is not there.
-        """
-        launch = self.launch
-        if self.kept is None:
-            self.kept = PrefixStore(launch.prefix, self._find())
-        where = self.kept, launch.rank, launch.size, launch.name, self.deadline
-        return enter_meeting(*where, stale=launch.stale)[1]
-
-    def _find(self) -> Store:
-        launch, deadline = self.launch, self.deadline
+    Raises WaitTimeout if rank 0 does not come. Raises ArgumentError if rank 0's host has no address, or cannot be
+    reached; if another job uses its port, or the job's name; and if the ranks would have to ask an MPI that is not
+    there.
+    """
+    with ExitStack() as until_met:
         if launch.job and launch.rank:
-            return job_store(launch.job, launch.rank, deadline)
-        if launch.job:
-            self._server = JobServer(launch.job)
-            return self._server.store
-        if launch.by_mpi:
-            return _by_mpi(launch, deadline)
-        return _at_address(launch, [launch.address], launch.port, deadline)
-
-    def close(self) -> None:
-        """Hand the store of a job out no more. The store stays."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+            store: Store = job_store(launch.job, launch.rank, deadline)
+        elif launch.job:
+            store = until_met.enter_context(closing(JobServer(launch.job))).store
+        elif launch.by_mpi:
+            store = _by_mpi(launch, deadline)
+        else:
+            store = _at_address(launch, [launch.address], launch.port, deadline)
+        yield PrefixStore(launch.prefix, store)
 
 
 def _at_address(launch: Launch, addresses: list[str], port: int, deadline: float) -> Store:
@@ -113,9 +95,9 @@ def _whose(launch: Launch) -> str:
         store = tcp_store(launch.address, launch.port, launch.size, deadline, serve=False)
         with closing(AskedStore(PrefixStore(launch.prefix, store), 0, deadline)) as asked:
             if said := asked.now(NOTICE):
-                notice = read(MeetingNotice, said, 0)
-                job = f"job {notice.job!r}" if notice.job else "another job"
-                return f"{job}, whose rank 0 is {notice.who}, uses this port"
+                first = read(Identity, said, 0)
+                job = f"job {first.job!r}" if first.job else "another job"
+                return f"{job}, whose rank 0 is {first.who}, uses this port"
     return ""
 
 

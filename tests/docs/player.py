@@ -1,19 +1,13 @@
-"""Take the pictures of the player that the documentation shows: `python -m tests.schedule.draw.screenshots`."""
+"""Take the pictures of the page that plays tables."""
 
-import argparse
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
-
-from playwright.sync_api import Browser
 
 from tests.support.browser import browser, opened
 from unisono.schedule import Hosts, Schedule
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html
-
-FOLDER = Path(__file__).parents[3] / "docs" / "player"
 
 
 class Shot(NamedTuple):
@@ -50,24 +44,12 @@ SHOTS = {
 """The pictures of docs/player, by name."""
 
 
-def take(chromium: Browser, folder: Path) -> Iterator[Path]:
-    """Take all pictures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, shot in SHOTS.items():
-        page = html(*shot.tables(), nbytes=1 << 20)
-        with opened(chromium, page, shot.width, shot.height or 900, color_scheme=shot.scheme) as tab:
-            tab.evaluate(f"{shot.script}, 0")
-            if not shot.height:
-                height = tab.evaluate("document.documentElement.scrollHeight")
-                tab.set_viewport_size({"width": shot.width, "height": height})
-            path = folder / f"{name}.png"
-            tab.screenshot(path=path)
-            yield path
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    with browser() as found:
-        for taken in take(found, parser.parse_args().folder):
-            print(taken)  # noqa: T201
+def take(shot: Shot) -> bytes:
+    """The picture, as a PNG."""
+    page, height = html(*shot.tables(), nbytes=1 << 20), shot.height or 900
+    with browser() as chromium, opened(chromium, page, shot.width, height, color_scheme=shot.scheme) as tab:
+        tab.evaluate(f"{shot.script}, 0")
+        if not shot.height:
+            height = tab.evaluate("document.documentElement.scrollHeight")
+            tab.set_viewport_size({"width": shot.width, "height": height})
+        return tab.screenshot()

@@ -1,0 +1,63 @@
+"""What a sentinel leaves to the process that goes on after it: a file without a name, which its ranks have open, too.
+
+The file holds what the sentinel was told to serve, some numbers, and two places for its state. The sentinel writes its
+state where the older one lies. Then one number tells where the newer one is. So a process that is killed while it
+writes leaves the state before.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from mmap import mmap
+from typing import Any
+
+_SETUP, _STATES = 1 << 20, (1 << 30, 1 << 31)
+"""Where these parts begin. The file takes memory only for what is written."""
+_FIRST = 3  # the words before those of the hosts
+
+
+class Estate:
+    """What the sentinel of one host leaves.
+
+    setup: what it serves; see `start`.
+    turns: a word, how often it has looked at its messages.
+    highest: host -> the highest number of a datagram that has come.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self._words = fd, memoryview(mmap(fd, _SETUP)).cast("Q")
+        self.setup: dict[str, Any] = json.loads(os.pread(fd, self._words[0], _SETUP))
+        self.turns, self.highest = self._words[2:_FIRST], self._words[_FIRST:][: len(self.setup["hosts"])]
+
+    @classmethod
+    def create(cls, setup: Mapping[str, object]) -> "Estate":
+        """An empty one. Raises OSError."""
+        fd, data = os.memfd_create("unisono-estate", os.MFD_CLOEXEC), json.dumps(setup).encode()
+        os.ftruncate(fd, _SETUP)
+        os.pwrite(fd, data, _SETUP)
+        os.pwrite(fd, len(data).to_bytes(8, "little"), 0)
+        return cls(fd)
+
+    def close(self) -> None:
+        """Close this process's descriptor."""
+        os.close(self.fd)
+
+    def write(self, state: object) -> None:
+        """Remember this."""
+        import pickle  # a sentinel starts without
+
+        data, half = pickle.dumps(state, pickle.HIGHEST_PROTOCOL), (self._words[1] >> 63) ^ 1
+        os.pwrite(self.fd, data, _STATES[half])
+        self._words[1] = half << 63 | len(data)
+
+    def read(self) -> Any:
+        """What was written last; None if there is nothing."""
+        import pickle
+
+        half, length = self._words[1] >> 63, self._words[1] & ~(1 << 63)
+        return pickle.loads(os.pread(self.fd, length, _STATES[half])) if length else None  # noqa: S301  of this user
+
+
+def turns_of(fd: int) -> int:
+    """How often the sentinel with these estate has looked at its messages."""
+    return int.from_bytes(os.pread(fd, 8, 16), "little")
