@@ -1,7 +1,7 @@
 """What other tests stand on: `each` tries all values, and a sample of cases has each value."""
 
+from inspect import signature
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,20 +10,20 @@ import pytest
 from tests.conftest import sample
 from tests.support.each import each
 
-tried: list[tuple[int, int, str]] = []
-
-
-@each("a, b", [(1, 2), (3, 3), (5, 6), (7, 7)])
-@pytest.mark.parametrize("word", ["one", "two"])
-@pytest.mark.quick
-def test_fixtures_and_parameters_are_passed_on(tmp_path: Path, a: int, b: int, word: str) -> None:
-    assert tmp_path.exists()
-    tried.append((a, b, word))
-
 
 @pytest.mark.quick
-def test_all_values_have_been_tried() -> None:
-    assert tried == [(a, b, word) for word in ("one", "two") for a, b in [(1, 2), (3, 3), (5, 6), (7, 7)]]
+def test_each_tries_all_and_names_failures() -> None:
+    tried, values = list[tuple[int, int, str]](), [(1, 2), (3, 3), (5, 6), (7, 7)]
+
+    @each("a, b", values)
+    def record(word: str, a: int, b: int) -> None:
+        tried.append((a, b, word))
+        assert a != b, "equal"
+
+    assert [*signature(record).parameters] == ["word"], "what pytest asks which fixtures it wants"
+    with pytest.raises(AssertionError, match=r"(?s)2 of 4 fail:\na=3, b=3: equal.*\na=7, b=7: equal"):
+        record(word="one")
+    assert tried == [(a, b, "one") for a, b in values]
 
 
 @pytest.mark.parametrize("axes", [(6, 11), (5, 4, 2), (7,), (2, 2, 2, 2)])

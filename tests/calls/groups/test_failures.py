@@ -224,7 +224,7 @@ def test_shrinking_the_world_ends_waits_in_groups(waits: str, hosts: str | None)
 
 @pytest.mark.parametrize("shrinks", [False, True])
 @in_new_world(4, return_exceptions=True, gives=[101.0, FAILED, 101.0, FAILED])
-def test_second_shrink_of_the_world_ends_waits_in_groups(shrinks: bool) -> float:
+def test_second_shrink_ends_waits_in_groups(shrinks: bool) -> float:
     """The survivors' group shrinks while a rank waits in a group that is older, or was shrunk in its turn."""
     world, pair = unisono.init(), new_group([0, 2])
     unisono.barrier()
