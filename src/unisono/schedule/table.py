@@ -5,9 +5,9 @@ results that cannot be made in place, T for scratch. Each buffer is cut into chu
 them. A slot is one chunk of one buffer of one rank. A collective is a contract: what the slots hold before, and what
 they must hold after (`contract`).
 
-A row says: in ROUND, rank SRC sends a run of N chunks (after the last chunk comes the first), starting at SCHUNK of its
-buffer SBUF, to rank DST, which puts them into DCHUNK, ... of its buffer DBUF: it replaces what is there (COPY), adds to
-it (ADD), or joins both (JOIN, for barriers: what is joined twice counts once).
+A row says: in ROUND, rank SRC sends a run of N chunks (it wraps at the end of the buffer), starting at SCHUNK of its
+buffer SBUF, to rank DST, which puts them at DCHUNK onwards in its DBUF. DST replaces what is there (COPY), adds to
+it (ADD), or takes the union (JOIN, for barriers: duplicates count once).
 
 An algorithm is a generator that yields the rounds, for all ranks at once. `trace` runs it, and returns the table:
 
@@ -19,7 +19,7 @@ An algorithm is a generator that yields the rounds, for all ranks at once. `trac
 
 - A row is both the send and the receive, so neither can be missing.
 - Within a round every read sees the state before the round. All that is added into a slot in one round is combined in
-  one pass, in the order of ranks; this is one move (`moves`).
+  one pass, in rank order; `moves` calls this one move.
 - Rounds are logical times, not barriers: a rank waits only for the chunks that it needs.
 - A table has no sizes. A call cuts its tensor into the chunks of the table, so one table serves all sizes.
 """
@@ -63,10 +63,10 @@ class Schedule:
         chunks: The number of chunks in each buffer.
         rows: (n, 9) int64, sorted by round.
         collective: The contract that the table keeps, such as "all_reduce".
-        root: The rank that gives or gets all, in collectives such as broadcast and reduce.
+        root: The root rank, in collectives such as broadcast and reduce.
         result: The buffer with the result, X (in place) or Y.
         yields: For each round the line of the `yield` that made it, if known.
-        symmetric: The rows are those of rank 0 only; rank r does the same with r added to all ranks and chunks.
+        symmetric: The rows are those of rank 0 only; rank r adds r to all ranks and chunks, modulo `ranks`.
         hosts: The ranks of each host, if known; drawings and counts then separate traffic inside and between hosts.
         scratch: The number of chunks in T, if it has more of them than the other buffers.
     """
@@ -89,7 +89,7 @@ class Schedule:
 
     @cached_property
     def digest(self) -> int:
-        """64 bits that are the same for equal tables. What ranks run is made once for each digest."""
+        """A 64-bit hash, the same for equal tables. Ranks prepare what they run once per digest."""
         shape = self.name, self.collective, self.ranks, self.chunks, self.root, self.result, self.symmetric
         return digest(*shape, *[self.scratch] * bool(self.scratch), self.rows.tobytes())
 
@@ -194,7 +194,7 @@ def spread(schedule: Schedule) -> Schedule:
 
 
 def rows_of_rank_0(schedule: Schedule) -> Rows:
-    """The rows of a symmetric table as what rank 0 sends, to whichever rank."""
+    """The rows of a symmetric table, shifted so that rank 0 sends each."""
     rows, p = schedule.rows.copy(), schedule.ranks
     rows[:, [SRC, DST, SCHUNK, DCHUNK]] = (rows[:, [SRC, DST, SCHUNK, DCHUNK]] - rows[:, [SRC]]) % p
     return rows
@@ -216,7 +216,7 @@ def unwrap(schedule: Schedule) -> Rows:
         tail[:, N] -= room[over]
         rows = rows.copy()
         rows[over, N] = room[over]
-        # A tail stays behind its own row: where a round copies into a slot and adds to it, the copy is the first row.
+        # A tail stays right after its row: if a round copies into a slot and adds to it, the copy must come first.
         order = np.argsort(np.concatenate([np.arange(len(rows)), np.flatnonzero(over)]), kind="stable")
         rows = np.concatenate([rows, tail])[order]
 
@@ -238,7 +238,7 @@ def expand(schedule: Schedule, chunks: Sequence[int] | None = None) -> Rows:
 
 
 def stray_row(schedule: Schedule) -> int | None:
-    """The first row that moves a chunk to the place of another one; None if each chunk can be followed on its own.
+    """The first row that changes the number of a chunk; None if each chunk can be followed on its own.
 
     In an all_to_all, each chunk goes straight from X to Y, to the rank that has its number.
     """
@@ -273,7 +273,7 @@ def _of_chunks(schedule: Schedule, chunks: Sequence[int]) -> Rows:
 
 
 def singles(rows: Rows) -> Rows:
-    """Rows of one chunk each. The chunks of a row follow each other; none is the first again."""
+    """Rows of one chunk each. Chunk numbers count up from the row's first and do not wrap."""
     n = rows[:, N]
     out: Rows = np.repeat(rows, n, axis=0)
     out[:, [SCHUNK, DCHUNK]] += (np.arange(len(out)) - np.repeat(np.cumsum(n) - n, n))[:, None]

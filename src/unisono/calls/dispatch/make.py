@@ -31,7 +31,7 @@ _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 class Call(checking):
-    """`with Call(what, ...) as call:` is the block in which a call is checked and planned; `call.run()` makes it.
+    """`with Call(what, ...) as call:` is the block that checks and plans a call; then `call.run()` makes it.
 
     what: as in `shortcut`, or the collective's name for a call that consists of several steps.
     action: makes the call. returns: does `run` return its result?
@@ -71,7 +71,7 @@ class Call(checking):
         return result if self.returns else None
 
     def _result(self, work: Work[Any], where: str) -> Any:
-        """The result of a call behind calls in the background. A time limit holds for all of them."""
+        """The result of a call queued behind background calls. The time limit covers them all."""
         try:
             return work.result(self.timeout_s)
         except WaitTimeout as late:
@@ -85,7 +85,7 @@ class Call(checking):
 def plan(
     group: Group, request: Request, algorithm: Any = None, timeout_s: Any = None, known_as: CallKey | None = None
 ) -> Action:
-    """Plan one run of a table; the returned action runs it, perhaps much later and many times.
+    """Plan the run of a table; the returned action may run it much later and many times.
 
     known_as: keep the plan under this name for `shortcut`.
     """
@@ -125,10 +125,10 @@ def plan(
 def _on_plain_tensors(
     request: Request, group: Group, *, in_place: bool, copies: bool
 ) -> tuple[Request, list[_Pair], list[_Pair]]:
-    """The request on plain tensors: the user's, or copies if these are not plain. What to copy before each run (to,
-    from): also outputs, as a rank may keep its output, such as rank 0 in exscan. What to copy after it.
+    """The request on plain tensors (copies if the user's are not plain); the (to, from) pairs to copy before a run;
+    the pairs to copy after. Outputs are copied before too: a rank may keep its own (rank 0 in exscan).
 
-    in_place: as the user makes the call. With `keep_inputs`, it then works on copies: the user's tensors change only
+    in_place: the user's call is in place. With `keep_inputs` it then works on copies: the user's tensors change only
     when it has succeeded.
     copies: all inputs are copies.
     """
@@ -151,14 +151,14 @@ def _on_plain_tensors(
 
 
 def copy(pairs: Iterable[_Pair]) -> None:
-    """Copy the second of each pair to the first: also inference tensors, in every mode and on every thread."""
+    """Copy the second of each pair to the first: works for inference tensors, in any mode, on any thread."""
     with torch.inference_mode():
         for to, source in pairs:
             to.copy_(source)
 
 
 def _sum(request: Request, rank: int) -> Request:
-    """The sum for a premultiplied sum; its inputs are to be scaled."""
+    """A premultiplied sum as a sum; the caller scales the inputs."""
     out = None if request.collective == "reduce" and rank != request.root else request.out
     words = ", ".join(filter(None, [request.words, "premultiplied"]))
     return request._replace(out=out, op="sum", in_place=False, words=words)

@@ -2,10 +2,10 @@
 
 A rank's vector is its tensor, of m bytes. An algorithm is a generator of rounds (`@algorithm`; see `schedule.table`),
 or it makes its table of other tables (`@composed`), for p ranks. `table(...)` is the table of another algorithm, and
-`combine` has what can be made of tables: `transpose` reverses rounds and arrows, and adds what was copied; `seq` runs
+`combine` transforms tables: `transpose` reverses rounds and directions, and turns copies into adds; `seq` runs
 tables one after the other; `replace` gives a table another contract; `pipeline` runs a table on each segment of
-the vector, a segment `lag` rounds after the one before; `fold` lets two ranks act as one, if a table needs a power of
-two. Most all_reduces are an all_gather transposed, then the same all_gather forwards: in an all_gather each rank
+the vector, each `lag` rounds after the previous one; `fold` lets two ranks act as one, if a table needs a power of
+two. Most are a transposed all_gather (a reduce_scatter), then the same all_gather. In an all_gather each rank
 begins with one part of the vector, its block, and gets the blocks of all.
 
 Each docstring has the idea, how many rounds there are, how many bytes the busiest rank sends, where the algorithm
