@@ -209,7 +209,7 @@ class PeerGone(PeerError):
         how: A `Departure`.
         waiting: The rank that waited.
         others: Whether the group's other ranks can still send each other messages.
-        met: Whether there is a group; not yet in `init()`.
+        met: Whether there is a group: False in `init()`.
         foreign: The group belongs to another library, see `unisono.watch`.
 
     What to do: read the output of the peer. `group.shrink()` makes a group of the survivors.
@@ -233,7 +233,7 @@ class PeerGone(PeerError):
         facts = [f"pid {pid}"] if pid else []
         super().__init__(
             f"{rank_name(rank, world_ranks, *facts)} {how} while {rank_name(waiting, world_ranks)} waited for it in "
-            f"{call}. {f'So has {more}. ' if more else ''}{move}"
+            f"{call}. {f'Failed too: {more}. ' if more else ''}{move}"
         )
 
     @property
@@ -252,7 +252,7 @@ class PeerFailed(PeerError):
             abort, ranks in fields are ranks of the aborted group.
         waiting: The rank that waited.
 
-    What to do: correct what `reason` says on that rank.
+    What to do: on that rank, fix what `reason` says.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class PeerFailed(PeerError):
         elif rank == waiting:
             text = f"{who} gave up {call}: {reason}"
         else:
-            text = f"{who} gave up {call}, in which {waiter} waited for it: {reason}"
+            text = f"{who} gave up {call} while {waiter} waited for it: {reason}"
         super().__init__(text)
 
 
@@ -301,7 +301,7 @@ class LeftOut(PeerError):
     Attributes:
         failed: The ranks that are not in the smaller group.
         group: The name of the old group.
-        reason: Why this rank cannot go on, such as that its host is cut off. Empty: the others have gone on.
+        reason: Why this rank cannot go on, such as a cut-off host. Empty if the others have gone on.
 
     What to do: end this process.
     """
@@ -311,9 +311,9 @@ class LeftOut(PeerError):
     ) -> None:
         self.rank, self.failed, self.group, self.world_ranks = rank, tuple(failed), group, tuple(world_ranks)
         self.reason, who = reason, rank_name(rank, world_ranks)
-        text = f"the other ranks of group {group!r} have gone on without {who}, as after its failure"
+        text = f"the other ranks of group {group!r} have gone on without {who}, as if it had failed"
         if reason:
-            text = f"{who} cannot go on in a smaller group than {group!r}: {reason}"
+            text = f"{who} cannot join a smaller group after {group!r}: {reason}"
         super().__init__(f"{text}. End this process.")
 
 

@@ -94,7 +94,7 @@ def _whose(launch: Launch) -> str:
     with suppress(RuntimeError, TimeoutError, UnisonoError):
         store = tcp_store(launch.address, launch.port, launch.size, deadline, serve=False)
         with closing(AskedStore(PrefixStore(launch.prefix, store), 0, deadline)) as asked:
-            if said := asked.now(NOTICE):
+            if said := asked.value(NOTICE, 1.0):  # its rank 0 may have begun just now
                 first = read(Identity, said, 0)
                 job = f"job {first.job!r}" if first.job else "another job"
                 return f"{job}, whose rank 0 is {first.who}, uses this port"
