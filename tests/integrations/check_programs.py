@@ -169,3 +169,18 @@ def test_deepspeed(tmp_path: Path) -> None:
 def test_torchft(tmp_path: Path) -> None:
     ranks = same("torchft_groups.py", tmp_path, 3, ["named", "gloo"])
     assert [sorted(rank) for rank in ranks] == [["0", "1", "2"], ["0", "1", "2"], ["0", "2"]]
+
+
+@needs("torchft")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_torchft_training_outlives_replicas(tmp_path: Path, how: int) -> None:
+    """In the end all replicas have the same weights, the newcomers' too, and have made steps after each failure."""
+    code, said = python(PROGRAMS / "torchft_train.py", "gloo", tmp_path, UNISONO_AS="gloo", HOW=f"{how:d}")
+    assert code == 0, said
+    failures, last = json.loads((tmp_path / "failures").read_text())
+    ends = [json.loads((tmp_path / f"{number}.json").read_text()) for number in last]
+    assert {end["group"] for end in ends} <= GROUPS["named"]
+    assert all(end["weights"] == ends[0]["weights"] for end in ends)
+    times = [at for end in ends for _, at in end["steps"]]
+    for failed_at, until in zip(failures, [*failures[1:], float("inf")], strict=True):
+        assert any(failed_at < at < until for at in times)
