@@ -17,7 +17,7 @@ from torch import distributed
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.coordination import LighthouseServer
 
-REPLICAS, AFTER_S = 3, 10.0
+REPLICAS, AFTER_S = 3, 45.0
 
 
 def replicate(lighthouse: str, directory: str, number: str) -> None:
@@ -92,7 +92,7 @@ def main(_backend: str, directory: str) -> None:
     time.sleep(AFTER_S)
     progress = [Path(directory, f"step-{one}") for one, _ in replicas]
     last = max(int(path.read_text()) for path in progress if path.exists())
-    Path(directory, "end.new").write_text(f"{last + 20}")
+    Path(directory, "end.new").write_text(f"{last + 60}")
     os.replace(Path(directory, "end.new"), Path(directory, "end"))
     for _, replica in replicas:
         replica.wait(60)
