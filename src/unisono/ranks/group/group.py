@@ -317,6 +317,7 @@ class Group:
         if isinstance(self.engine.arena, Arena):
             self.engine.forget_group()
             self.helpers.end()
+            self.engine.lender.left.clear()  # they refer to it, and so to the memory of the world
             self.engine.arena.close()
         elif self.lock.acquire(blocking=False):  # else another thread is in a call: left when the group is dropped
             if self.span is not None and self.span.call is not None:  # an exception has left it unfinished

@@ -162,6 +162,7 @@ class _Connecting:
     def close(self) -> None:
         """Ask the store no more."""
         self._asked.close()
+        del self._asked  # it refers to this object, which holds the memory of the host
 
     def _await_cause(self, until: float) -> None:
         """Raise why there is no group, if that is known by this time or soon after."""
