@@ -31,8 +31,8 @@ _FORKS.set_forkserver_preload(["benchmarks.runs", "unisono.integrations.torch.pr
 
 
 def _work(backend: str, port: int, number: int, pipe: Connection, steps: int, step_s: float) -> None:
-    """One process. It tells its handle, and is told the handles of all, whenever the group is to change; then it tells
-    when it has made the first step, and last its weights.
+    """One process. Before each change of the group it sends its handle and receives those of all ranks. Then it sends
+    the time of its first step, and in the end its weights.
     """
     store = dist.TCPStore("127.0.0.1", port, is_master=False)  # type: ignore[attr-defined]
     known: Any = dist

@@ -18,7 +18,7 @@ element by element. Sizes count as in nccl-tests: the larger tensor of a rank. m
 bytes at once."""
 _LATE = """\
 Behind the barrier, one rank sleeps or computes for so long, and then calls; the others have called before. A figure is
-the time from its call until the last rank is out; of memcpy, the time of the late rank's copy, which waits for nobody.
+the time from its call until the last rank is out; for memcpy it is the late rank's own copy, which needs no peer.
 Ranks take turns in being late."""
 _HOSTS = """\
 Hosts are network namespaces of this machine. All ranks share its processors, so where links have no limit, the figures

@@ -100,6 +100,7 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     model = nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.fill_(me)
+    model.weight.grad = torch.full((1, 2), float(me))
     byte = torch.tensor([me], dtype=torch.uint8)
     with torch.device("meta"):
         assert torch.empty(1).is_meta
@@ -122,6 +123,8 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
         if me in (0, last):
             unisono.all_reduce(byte, group=half)
         unisono.broadcast_module(model, last)
+        unisono.average_gradients(model)
+        assert unisono.get_world_size(unisono.split(0)) == size
     assert mine.tolist() == [total] * 4
     for got in (uneven, again):
         assert torch.cat(got).tolist() == taken
@@ -133,6 +136,7 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     assert news == [left, "words"]
     assert byte.item() == (last if me in (0, last) else me)
     assert model.weight.tolist() == [[last, last]]
+    assert model.weight.grad.tolist() == [[last / 2] * 2]
 
 
 IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
