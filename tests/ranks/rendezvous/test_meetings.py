@@ -73,8 +73,12 @@ def expect_one_arena(arenas: Sequence[Any]) -> None:
 
 @pytest.mark.parametrize("sizes", [(3, 2, 3), (2, 2, 3), (2, 3, 3), (3, 3, 2)])
 def test_sizes_that_differ_are_one_error_of_all(port: int, sizes: Sequence[int]) -> None:
-    errors = together([launch(port, rank, size) for rank, size in enumerate(sizes)])
     odd = [rank for rank in range(3) if sizes[rank] != sizes[0]]
+    others = [rank for rank in range(1, 3) if rank not in odd]  # they come last: without the odd they may be complete
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attend, launch(port, 0, sizes[0]), 60.0)
+        errors = together([launch(port, rank, sizes[rank]) for rank in odd])
+        errors += [attend(launch(port, rank, sizes[rank]), 60.0) for rank in others] + [first.result()]
     assert all(isinstance(error, ArgumentError) for error in errors), errors
     assert len({str(error) for error in errors}) == 1
     assert any(f"rank 0 {sizes[0]}, rank {rank} {sizes[rank]}" in str(errors[0]) for rank in odd)
