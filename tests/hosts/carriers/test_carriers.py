@@ -135,7 +135,8 @@ def test_limit_covers_all_connections(silent: bool) -> None:
 
     def come() -> None:
         time.sleep(1.5)
-        ends.append(only([0])(store.clone(), 1, 3, "127.0.0.1", LATE_S))
+        with suppress(Lost):  # rank 0 may not answer while it waits for rank 2
+            ends.append(only([0])(store.clone(), 1, 3, "127.0.0.1", 2.0))
 
     late = threading.Thread(target=come)
     late.start()

@@ -83,7 +83,9 @@ def test_who_gives_up_before_it_has_connected_is_named_by_all(python: Python) ->
 
 def test_who_has_waited_for_too_long_is_not_named(python: Python) -> None:
     """Rank 1 gives up, as rank 2 does not come."""
-    said = [process.communicate(timeout=100)[0] for process in three(python, "late", 1)]
+    all_of_them = three(python, "late", 1)
+    said = [process.communicate(timeout=100)[0] for process in all_of_them]
+    assert [process.returncode for process in all_of_them] == [0, 0, 0]
     assert said[1].startswith("met\nWaitTimeout rank 1 waited 1 s in init() for rank 2")
     for rank in (0, 2):
         assert said[rank].startswith(f"WaitTimeout rank {rank} waited "), said

@@ -132,6 +132,7 @@ class _Connecting:
         """
         met, rank, began = self._met, self._rank, time.monotonic()
         waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
+        self._heed_end()
         left_s = min(LONGEST_S, max(0.0, self._deadline - began))
         store = PrefixStore("messages", self._store)
         try:
