@@ -216,7 +216,7 @@ def test_sizes_of_one_short_checksum_differ() -> None:
 
 @pytest.mark.parametrize("count", [3, COUNT])
 @in_new_world(2, all_give=[(1 << 32) - 1 + 2 * k for k in range(4)])
-def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> list[int]:
+def test_call_numbers_beyond_32_bits(count: int) -> list[int]:
     from unisono.engine.compile.program import StateWord
 
     group, numbers = unisono.init(), []
