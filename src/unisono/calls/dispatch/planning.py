@@ -74,6 +74,8 @@ def _on_one_host(
     else:
         chosen, why = find(request.collective, algorithm), "the call names it"
     schedule = chosen.schedule(group.size, request.root)
+    if schedule.hosts is not None:  # of a table that was made for several
+        schedule = schedule.replace(hosts=None)
     check_order(request, schedule)
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.engine.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
