@@ -9,8 +9,9 @@ import torch
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
 from tests.support.mailboxes import receive, send, values
 from unisono.base.errors import InternalError
+from unisono.engine.kernels.ring_buffer import HeadWord, head_bytes
 from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel
-from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, HEAD_WORDS, WINDOW_BYTES, HeadWord
+from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, WINDOW_BYTES
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def run(made: FarMailboxes) -> None:
         pass
 
 
-SIZES = (0, 1, 8, 4500, HEAD_BYTES - 8 * HEAD_WORDS - 8, HEAD_BYTES - 8 * HEAD_WORDS, HEAD_BYTES, 9_999, 10_001, 50_000)
+SIZES = (0, 1, 8, 4500, HEAD_BYTES - head_bytes(1) - 1, HEAD_BYTES - head_bytes(1), HEAD_BYTES, 9_999, 10_001, 50_000)
 
 
 def test_payloads_of_all_lengths(small: None) -> None:
@@ -217,9 +218,9 @@ def test_a_head_that_cannot_be_is_refused(words: str) -> None:
         send(a, torch.zeros(2), 1)
         head = a._outgoing[1]._under_way[0]
         for word, value in HEADS[words].items():
-            head.words(HEAD_WORDS + 1)[word] = value
+            head.header[word] = value
         b.listen_to_all()
-        with pytest.raises(InternalError, match=f"rank 0 of the world has sent .*{words}"):
+        with pytest.raises(InternalError, match=f"rank 0 has sent .*{words}"):
             run(made)
 
 

@@ -47,7 +47,6 @@ class Rehearsal:
         ]  # fmt: skip
         self.relays = []
         for rank, engine in enumerate(self.engines):
-            engine.hosts = self.hosts
             group: Any = SimpleNamespace(engine=engine, rank=rank, size=len(self.ranks), world_ranks=tuple(self.ranks))
             span: Any = self.spans[rank]
             self.relays.append(Relay(group, span))
@@ -60,7 +59,7 @@ class Rehearsal:
         if kind in CORES:
             table = spanning(kind, self.hosts, core=core, segments=2)
         else:
-            table = CATALOGUE[f"{kind}.{core}"].schedule(self.hosts.ranks)
+            table = CATALOGUE[f"{kind}.{core}"].schedule(self.hosts.ranks).replace(hosts=self.hosts)
         table = pipeline(table, pieces) if pieces > 1 else table
         op = "sum" if kind in ("all_reduce", "reduce", "reduce_scatter") else None
         made = [

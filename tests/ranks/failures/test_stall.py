@@ -23,7 +23,7 @@ from unisono import PeerFailed, WaitTimeout
 from unisono.base.config import Config
 from unisono.base.records import Wait
 from unisono.calls import p2p
-from unisono.engine.process.ask_stacks import process_status
+from unisono.observe.live.ask_stacks import process_status
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)

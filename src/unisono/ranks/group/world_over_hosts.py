@@ -18,11 +18,11 @@ from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, U
 from ...base.fd_channel import LONGEST_S
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
-from ...engine.memory.meeting_page import waits
 from ...hosts.carriers.ucx import UcxCarrier
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
+from ...observe.live.meeting_page import waits
 from ..rendezvous.asked_store import AskedStore
 from ..rendezvous.entries import MeetingEnd, SentinelNotice, read, write
 from ..rendezvous.meeting import leave_store, tell_gave_up
