@@ -1,5 +1,6 @@
 """Ranks of several hosts connect: who ends, or gives up, meanwhile is named by all others, and not waited for."""
 
+import re
 import signal
 import subprocess
 
@@ -57,6 +58,18 @@ def test_killed_rank_is_named_by_all(python: Python, doomed: int) -> None:
 def test_death_before_sentinels_is_named_by_all(python: Python) -> None:
     """Rank 2 is on its host, and tells rank 0."""
     killed_is_named(three(python, "early", 1, hosts="011"), 1)
+
+
+def test_who_is_killed_alone_on_its_host_is_named_soon(python: Python) -> None:
+    """No other rank sees that: the sentinel of its host does not start."""
+    all_of_them = three(python, "early", 1)
+    assert all_of_them[1].stdout.readline() == "met\n"
+    all_of_them[1].send_signal(signal.SIGKILL)
+    for rank in (0, 2):
+        said, _ = all_of_them[rank].communicate(timeout=100)
+        waited = re.match(rf"WaitTimeout rank {rank} waited (\S+) s in init\(\) for rank 1\.", said)
+        assert waited, said
+        assert float(waited[1]) < 30
 
 
 def killed_is_named(all_of_them: list[subprocess.Popen[str]], doomed: int) -> None:
