@@ -19,6 +19,7 @@ from ...base.fd_channel import LONGEST_S
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...hosts.carriers.ucx import UcxCarrier
+from ...hosts.carriers.ucx_library import ucx_library
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
@@ -51,6 +52,7 @@ def group_over_hosts(
         raise InternalError("ranks of several hosts met without a store")
     with closing(_Connecting(met, rank, met.store, timeout_s, config.host_silence_s, why_absent)) as connecting:
         try:
+            ucx_library()  # where UCX is missing, each rank says so itself, whichever comes first
             far, carrier = connecting.join_sentinels(), connecting.connect()
             here = met.names[met.hosts.host_of(rank)] if met.names else ""
             gid = digest("world", met.secret)
