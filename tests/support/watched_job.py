@@ -60,7 +60,13 @@ class Job:
 
     def output(self, rank: int) -> str:
         """All that a rank prints, once it has ended."""
-        return self.ranks[rank].communicate(timeout=100)[0]
+        try:
+            return self.ranks[rank].communicate(timeout=100)[0]
+        except subprocess.TimeoutExpired:
+            for one in self.ranks:
+                one.kill()
+            said = [one.communicate()[0] for one in self.ranks]
+            pytest.fail(f"rank {rank} has not ended; what all ranks have printed: {said}")
 
 
 def warning_of(rank: subprocess.Popen[str]) -> str:
