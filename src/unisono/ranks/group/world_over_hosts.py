@@ -19,6 +19,7 @@ from ...base.fd_channel import LONGEST_S
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
 from ...hosts.carriers.ucx import UcxCarrier
+from ...hosts.carriers.ucx_library import ucx_library
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
@@ -51,6 +52,7 @@ def group_over_hosts(
         raise InternalError("ranks of several hosts met without a store")
     with closing(_Connecting(met, rank, met.store, timeout_s, config.host_silence_s, why_absent)) as connecting:
         try:
+            ucx_library()  # raises NoUcx, before this rank can hear that another one has none
             far, carrier = connecting.join_sentinels(), connecting.connect()
             here = met.names[met.hosts.host_of(rank)] if met.names else ""
             gid = digest("world", met.secret)
@@ -137,7 +139,6 @@ class _Connecting:
         """
         met, rank, began = self._met, self._rank, time.monotonic()
         waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
-        self._heed_end()
         left_s = min(LONGEST_S, max(0.0, self._deadline - began))
         store = PrefixStore("messages", self._store)
         try:
