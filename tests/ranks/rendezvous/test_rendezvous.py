@@ -14,6 +14,7 @@ from torch.distributed import FileStore, HashStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import begun, planned
 from tests.support.waiting import until
+from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.rendezvous import rendezvous, stores
@@ -110,6 +111,23 @@ def test_slow_store_says_who_has_died_first(monkeypatch):
     with pytest.raises(PeerGone) as caught:
         meet(1, 3, store, 60)
     assert caught.value.rank == 2
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_lost_store_names_rank_0(beside):
+    """Rank 2 has lost the store of rank 0's process, too, and has ended."""
+
+    class Gone(HashStore):
+        def check(self, _keys):
+            raise RuntimeError("gone")
+
+    part = Meeting(1, 3, Gone(), 60.0, Config())
+    ended = part.identities[1]._replace(ticks=1, pid=1 << 30)
+    part.identities |= {2: ended, 0: ended if beside else ended._replace(boot="of another host")}
+    with closing(part), pytest.raises(PeerGone) as caught:
+        part._look()
+    assert caught.value.rank == 0
+    assert (" died " in str(caught.value)) == beside
 
 
 def test_process_of_rank_0_stays_for_late_ranks(monkeypatch):

@@ -194,7 +194,7 @@ def test_strangers_entry_of_a_sentinel_ends_the_start() -> None:
     store = HashStore()
     store.set("sentinel 1", "{}")
     with closing(Arena.create(2, SMALL)) as arena:
-        met = MeetingResult(arena, Hosts.parse("2x1"), store, {0: Identity.mine()}, ("a", "b"), "127.0.0.1", bytes(32))
+        met = MeetingResult(arena, Hosts.parse("2x1"), store, ("a", "b"), "127.0.0.1", bytes(32))
         with pytest.raises(ArgumentError, match=r"invalid SentinelNotice of rank 1"):
             world_group(met, 0, config=SMALL)
 

@@ -23,7 +23,7 @@ from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import has_several_agents, job_at_store
-from ...ranks.rendezvous.meeting import may_come
+from ...ranks.rendezvous.participant import may_come
 from ...ranks.rendezvous.rendezvous import MeetingResult, meet
 from ...ranks.rendezvous.rendezvous_messages import missing
 from ...schedule import Hosts

@@ -111,7 +111,7 @@ class _Rank:
         arena, setup = Arena.attach(os.dup(self._arena.fd)), self._setup
         if not setup.hosts.spans:
             return MeetingResult(arena, setup.hosts)
-        return met_in_run(setup.rank, arena, setup.hosts, f"/proc/self/fd/{self._store}", setup.secret)
+        return met_in_run(arena, setup.hosts, f"/proc/self/fd/{self._store}", setup.secret)
 
     def leave(self) -> None:
         """Close the group and the arena."""

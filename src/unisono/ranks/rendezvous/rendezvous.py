@@ -8,7 +8,8 @@ Ranks do not trust the store (`rendezvous_messages`): the kernel says which proc
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from socket import gethostname
 from typing import NamedTuple
 
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
@@ -20,9 +21,9 @@ from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import meeting_page
 from ...hosts.addresses import is_loopback, own_address
 from ...schedule import Hosts
-from .identity import Identity
 from .launchers import Launch
-from .meeting import Meeting, may_come
+from .meeting import Meeting
+from .participant import may_come
 from .stores import meeting_store
 
 _LOOPBACK = "127.0.0.1"
@@ -42,7 +43,6 @@ class MeetingResult(NamedTuple):
 
     hosts: which ranks share memory.
     store: where all ranks can leave messages for each other.
-    identities: on the first rank of this host, of all its ranks; on other ranks at least their own.
     names: the names of the hosts.
     address: where other hosts reach this process.
     secret: only the ranks know it.
@@ -52,22 +52,19 @@ class MeetingResult(NamedTuple):
     arena: Arena
     hosts: Hosts
     store: Store | None = None
-    identities: Mapping[int, Identity] | None = None
     names: tuple[str, ...] = ()
     address: str = ""
     secret: bytes = b""
     name: str = ""
 
 
-def met_in_run(rank: int, arena: Arena, hosts: Hosts, path: str, secret: bytes) -> MeetingResult:
+def met_in_run(arena: Arena, hosts: Hosts, path: str, secret: bytes) -> MeetingResult:
     """The result for a rank of a local world: its parent has told it all this, and hosts are parts of one machine.
 
     path: a file that becomes the store.
     """
-    own, boards = Identity.mine(), {peer: arena.board(peer) for peer in hosts.beside(rank)}
-    identities = {peer: own._replace(pid=board.pid, ticks=board.ticks) for peer, board in boards.items()}
-    names = tuple(f"{own.host}/{number}" for number in range(len(hosts.members)))
-    return MeetingResult(arena, hosts, FileStore(path), identities, names, _LOOPBACK, secret)
+    names = tuple(f"{gethostname()}/{number}" for number in range(len(hosts.members)))
+    return MeetingResult(arena, hosts, FileStore(path), names, _LOOPBACK, secret)
 
 
 def meet(
@@ -100,12 +97,11 @@ def meet(
     if not hosts.spans:
         return MeetingResult(arena, hosts, name=meeting.name)
     arena.neighbours = neighbours[hosts.host_of(rank)]
-    beside = {one: identity for one, identity in meeting.identities.items() if one in hosts.beside(rank)}
-    address = beside[rank].address or _LOOPBACK
+    address = meeting.identities[rank].address or _LOOPBACK
     if told.toward and is_loopback(address):
         address = own_address(told.toward)
     part = PrefixStore(meeting.name, store)
-    return MeetingResult(arena, hosts, part, beside, names, address, bytes.fromhex(told.secret), meeting.name)
+    return MeetingResult(arena, hosts, part, names, address, bytes.fromhex(told.secret), meeting.name)
 
 
 def meet_in_rounds(launch: Launch, deadline: float, config: Config | None = None) -> MeetingResult:
