@@ -17,13 +17,13 @@ from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.engine.memory.arena import Arena
-from unisono.ranks.rendezvous import rendezvous, stores
+from unisono.ranks.group.initialize import meet_in_rounds
+from unisono.ranks.rendezvous import stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.entries import MeetingEnd, read, write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import END, Meeting
-from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import end_of, store_silent, why_ended
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
 def meet(*arguments):
     """The arena of this rank's host."""
-    return rendezvous.meet(*arguments).arena
+    return Meeting(*arguments).hold().arena
 
 
 def together(function, ranks):
@@ -241,7 +241,7 @@ def test_end_of_a_process_after_the_meeting(end):
     said, mine = None if end is None else write(end).encode(), Identity.mine()
     member = object.__new__(Meeting)
     member._rank, member._size, member._start, member._home = 1, 2, time.monotonic(), mine
-    member.identities = {0: mine._replace(ticks=mine.ticks + 1), 1: mine}
+    member.identities = member._watched = {0: mine._replace(ticks=mine.ticks + 1), 1: mine}
     member._store = SimpleNamespace(now={END: said}.get)
     if end == MeetingEnd():
         member._look()

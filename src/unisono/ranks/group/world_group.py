@@ -9,9 +9,8 @@ from weakref import ref
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
-from ..rendezvous.meeting import tell_gave_up
+from ..rendezvous.meeting import MeetingResult, tell_gave_up
 from ..rendezvous.participant import may_come
-from ..rendezvous.rendezvous import MeetingResult
 from .group import Group
 from .survivors import shrink
 

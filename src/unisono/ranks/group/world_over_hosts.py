@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 
 from ...base.config import Config
@@ -22,9 +22,8 @@ from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
 from ..rendezvous.entries import SentinelNotice, read, write
-from ..rendezvous.meeting import tell_gave_up
+from ..rendezvous.meeting import MeetingResult, tell_gave_up
 from ..rendezvous.participant import Participant
-from ..rendezvous.rendezvous import MeetingResult
 from ..rendezvous.rendezvous_messages import end_of, gave_up, missing
 from .group import Group
 from .rank_liveness import RankLiveness
@@ -68,6 +67,7 @@ class _Connecting(Participant):
         super().__init__(rank, met.hosts.ranks, met.store, timeout_s, why_absent)
         self._met, self._silent_s, self._look_at = met, silent_s, 0.0
         self._beside = met.hosts.beside(rank)
+        self._watched = (*self._beside, *range(self._size))  # without those of this host, it may seem cut off
         self._far: Far | None = None
         self._liveness = RankLiveness(met.arena, here=self._beside)
 
@@ -144,11 +144,6 @@ class _Connecting(Participant):
         if time.monotonic() > self._look_at:
             self._look()
             self._look_at = time.monotonic() + _LOOK_S
-
-    @property
-    def _watched(self) -> Iterable[int]:
-        """Those of this host first: without them, it may seem cut off."""
-        return (*self._beside, *range(self._size))
 
     def _death(self, rank: int) -> PeerGone | None:
         """A rank that has ended otherwise had connected before, or has written why."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import takewhile
 from socket import socket
+from typing import NamedTuple
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's __all__
 
@@ -23,19 +24,22 @@ from ...base.fd_channel import listen
 from ...base.python import tell
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
+from ...engine.memory.board import MAX_RANKS
 from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
-from ...hosts.addresses import own_address, store_host
+from ...hosts.addresses import is_loopback, own_address, store_host
 from ...schedule import Hosts
 from .entries import MOST_TEXT, HostMap, MeetingEnd, read, write
 from .handover import fetch, hand_out
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
 from .participant import TO_COME, TOLD, Participant, may_come
-from .rendezvous_messages import died, end_of, gave_up, missing, other_job, sizes_differ, twice, why_ended
+from .rendezvous_messages import died, end_of, gave_up, missing, why_ended
 
+LOOPBACK = "127.0.0.1"
 NOTICE, BEAT, END = "meeting", "beat", "end"  # keys of the store, see `Meeting`
 _SAY_S = 1.0  # how often rank 0 looks which ranks have not come, to say so on its page
 _REASON_S = 1.0  # how much longer to wait for a reason: rank 0's time may be up a little later than this rank's
+_OWN_PORT = "Give each job its own port: set MASTER_PORT"
 _LOOK_S, _NEXT_S = 0.05, 0.02
 """How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
 
@@ -53,6 +57,28 @@ def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, 
     arena.close()
 
 
+class MeetingResult(NamedTuple):
+    """The memory of a rank's host, and on several hosts what it takes to speak to the others.
+
+    On one host, only arena, hosts and the meeting's name are set.
+
+    hosts: which ranks share memory.
+    store: where all ranks can leave messages for each other.
+    names: the names of the hosts.
+    address: where other hosts reach this process.
+    secret: only the ranks know it.
+    name: of the meeting; "": the ranks have not met at a store.
+    """
+
+    arena: Arena
+    hosts: Hosts
+    store: Store | None = None
+    names: tuple[str, ...] = ()
+    address: str = ""
+    secret: bytes = b""
+    name: str = ""
+
+
 class Meeting(Participant):
     """One rank's part in a meeting. At the store, there is for all meetings:
 
@@ -64,7 +90,7 @@ class Meeting(Participant):
         hosts       rank 0, after the identities: which ranks share a host
         ready 4     the first rank of a host: all its ranks have the memory
         end         how the meeting has ended; the first value counts. Rank 0: a group. Any rank: why there is none
-        beat        rank 0: a number that grows while rank 0 waits
+        beat        rank 0, if meetings may be stale: a number that grows while it waits
         told        how many ranks know why there is no group, and need the store no more
 
     job: its name, or "".
@@ -81,21 +107,30 @@ class Meeting(Participant):
         size: int,
         store: Store,
         timeout_s: float,
-        config: Config,
+        config: Config | None = None,
         why_absent: Callable[[int], str] = may_come,
         *,
         job: str = "",
         stale: bool = False,
     ) -> None:
+        if size > MAX_RANKS:
+            raise ArgumentError(f"size: got {size}, expected 1 to {MAX_RANKS} ranks")
         super().__init__(rank, size, store, timeout_s, why_absent)
-        self._config, self._stale, self.name = config, stale, ""
+        self._config, self._stale, self.name = config or Config.from_env(), stale, ""
         self._looks, self._say_at = 0, 0.0
-        own = Identity.mine(config, own_address(store_host(store)))
+        own = Identity.mine(self._config, own_address(store_host(store)))
         self._home = own._replace(size=size, job=job[:MOST_TEXT])
-        self.identities = {rank: self._home}
+        self.identities = self._watched = {rank: self._home}
 
-    def hold(self) -> tuple[Arena, HostMap]:
-        """Take part until the meeting ends: the memory of this host, and the hosts of all ranks."""
+    def hold(self) -> MeetingResult:
+        """Take part until the meeting ends.
+
+        Raises WaitTimeout, which names the ranks that did not come, and PeerGone if a rank died meanwhile, or the
+        store. Raises OutOfMemory on every rank. Raises ArgumentError on every rank that comes, if the ranks cannot form
+        a group: threads of one process, a rank that will not come, different sizes, hosts with different versions or
+        settings, hosts that cannot reach each other. Raises ArgumentError if another job meets here, and for content of
+        the store that no rank would have written.
+        """
         with closing(self), listen(self._home.listens_at) as listener, ExitStack() as undo:
             self._come()
             try:
@@ -104,9 +139,10 @@ class Meeting(Participant):
                 self._give_up(end_of(error, self._rank))  # before the others see their connections end
                 raise
 
-    def _take_part(self, listener: socket, undo: ExitStack) -> tuple[Arena, HostMap]:
+    def _take_part(self, listener: socket, undo: ExitStack) -> MeetingResult:
         told = self._place() if self._rank == 0 else read(HostMap, self._await("hosts", 0), 0, self._size)
-        hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
+        members, names, neighbours = zip(*told.hosts, strict=True)
+        hosts = Hosts(members)
         first, *others = hosts.beside(self._rank)
         if self._rank == first:
             pids = [self._identity(rank).pid for rank in others]
@@ -126,14 +162,16 @@ class Meeting(Participant):
                 self._store.set(f"ready {first}", "")
             self._heed(self._await(END, 0))
         undo.pop_all()
-        return arena, told
+        if not hosts.spans:
+            return MeetingResult(arena, hosts, name=self.name)
+        arena.neighbours = neighbours[hosts.host_of(self._rank)]
+        address = self._home.address or LOOPBACK
+        if told.toward and is_loopback(address):
+            address = own_address(told.toward)
+        return MeetingResult(arena, hosts, self._part, names, address, bytes.fromhex(told.secret), self.name)
 
     def _come(self) -> None:
-        """Begin a meeting as rank 0; as another rank, come to the one that rank 0 holds now, or to the next one.
-
-        Raises WaitTimeout if rank 0 begins none in time. Raises ArgumentError if rank 0 will not come, if another job
-        meets here, if the ranks were given different sizes, or if another process has come as this rank.
-        """
+        """Begin a meeting as rank 0; as another rank, come to the one that rank 0 holds now, or to the next one."""
         if self._rank == 0:
             self._begin()
         else:
@@ -145,23 +183,24 @@ class Meeting(Participant):
             said = self._store.set_first(f"rank {self._rank}", write(self._home))
             there = read(Identity, said, self._rank)
             if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
-                raise twice(self._where, self._rank, there.who)
+                at = self._where and f" at {self._where}"
+                raise ArgumentError(
+                    f"another process is rank {self._rank} already{at}: {there.who}. Give each process of a job its "
+                    f"own RANK. {_OWN_PORT}."
+                )
 
     def _begin(self) -> None:
-        """Begin a meeting. If the store did not answer in time, it may not know that rank 0's last one has ended: so
-        rank 0 writes it now. The notice of that meeting may also reach the store only now: so the new notice replaces
-        only the notice that this rank has read.
+        """Begin a meeting, and end the last one: if the store did not answer in time, it may not know that. The notice
+        of that meeting may also reach the store only now: so the new notice replaces only what this rank has read.
         """
-        before, mine, there = _known.copy(), write(self._home).encode(), b""
-        _known.add((0, self._home.listens_at))
+        mine, there = write(self._home).encode(), b""
         while (said := self._store.replace(NOTICE, there.decode(), mine.decode())) != mine:
             there = said
-            if (0, last := read(Identity, there, 0).listens_at) in before:
-                self._store.set_first(f"{last}/{END}", write(MeetingEnd(missing=(0,))))
+            self._store.set_first(f"{read(Identity, there, 0).listens_at}/{END}", write(MeetingEnd(missing=(0,))))
 
     def _find(self) -> Identity:
         """Rank 0, in the meeting that it holds now, or in the next one."""
-        beats: dict[str, bytes] = {}  # meeting -> its first beat that was seen
+        job, beats = self._home.job, dict[str, bytes]()  # meeting -> its first beat that was seen
         at = self._where and f" at {self._where}"
         details = f" The store{at} responds, but rank 0 has not called init(), or waits in torch's store for a missing "
         details += "rank, or another program uses this port."
@@ -172,8 +211,12 @@ class Meeting(Participant):
                 beat = self._store.now(f"{first.listens_at}/{BEAT}") or b"" if self._stale else b""
                 if self._stale and beats.setdefault(first.listens_at, beat) == beat:
                     details = f" The last rank 0 there was {first.who}, of an earlier start of the job."
-                elif first.job != self._home.job:
-                    raise other_job(self._where, self._rank, self._home.job, first)
+                elif first.job != job:
+                    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, first.job))
+                    raise ArgumentError(
+                        f"rank {self._rank} of {own} found another job at {self._where or 'the store'}: {other}, whose "
+                        f"rank 0 is {first.who}. {_OWN_PORT}."
+                    )
                 elif not self._is_over(first):
                     return first
                 else:
@@ -189,7 +232,10 @@ class Meeting(Participant):
         """Has rank 0's meeting ended? Raises its error if it is new to this rank, and would recur in the next one."""
         rank, name, wrong = self._rank, first.listens_at, None
         if first.size != self._size:
-            wrong = sizes_differ(rank, self._size, first)
+            wrong = ArgumentError(
+                f"the ranks were given different sizes: rank 0 {first.size}, rank {rank} {self._size}. Give all ranks "
+                "the same WORLD_SIZE, or the same size in init()."
+            )
             self._store.set_first(f"{name}/{END}", write(end_of(wrong, rank)))
         if (said := self._store.now(f"{name}/{END}")) is None:
             return False
@@ -274,17 +320,14 @@ class Meeting(Participant):
     def _look(self) -> None:
         self._find_one()
         if self._rank == 0:  # the others wait for it, and none of them says who is late
-            self._store.set(BEAT, f"{time.monotonic_ns()}")
+            if self._stale:
+                self._store.set(BEAT, f"{time.monotonic_ns()}")
             if time.monotonic() >= self._say_at:
                 self._say_at = time.monotonic() + _SAY_S
                 if absent := self._absent():
                     waits(absent, TO_COME, self._where)
             waits_still()
         super()._look()
-
-    @property
-    def _watched(self) -> Iterable[int]:
-        return self.identities
 
     def _death(self, rank: int) -> PeerGone | None:
         there = self.identities.get(rank)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import partial
+from typing import ClassVar
 
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.errors import ArgumentError, PeerGone, UnisonoError
 from ...engine.memory.meeting_page import waits
-from ...hosts.addresses import store_place
 from .asked_store import AskedStore
 from .entries import MeetingEnd, read, write
 from .rendezvous_messages import why_ended
@@ -50,7 +50,8 @@ class Participant:
     why_absent: see `may_come`.
     """
 
-    end = ""  # the key
+    end: ClassVar[str]  # the key
+    _watched: Iterable[int]  # the ranks whose processes this rank watches
 
     def __init__(self, rank: int, size: int, store: Store, timeout_s: float, why_absent: Callable[[int], str]) -> None:
         self._rank, self._size, self._why_absent = rank, size, why_absent
@@ -67,11 +68,6 @@ class Participant:
         """From now on, keys are those of this part of the store."""
         self._part = PrefixStore(part, self._part)
         self._store.enter(part)
-
-    @property
-    def _watched(self) -> Iterable[int]:
-        """The ranks whose processes this rank watches."""
-        raise NotImplementedError
 
     def _death(self, rank: int) -> PeerGone | None:
         """The error for another rank whose process has ended, as far as can be seen from here."""
@@ -132,9 +128,8 @@ class Participant:
                 self._store.add(TOLD, 1)
                 return
             absent = self._absent() if end.missing else ()  # these wait for the next meeting
-            wait = [rank for rank in range(1, self._size) if rank not in absent and not self._death(rank)]
-            others = sum(not self._why_absent(rank) for rank in wait)
-            if others and store_place(self._part):
+            others = sum(rank not in absent and not self._death(rank) for rank in range(1, self._size))
+            if others and self._where:
                 stay = partial(_stay, self._part, others)
                 # No daemon: a process ends after its threads.
                 threading.Thread(target=stay, name="unisono stays for late ranks", daemon=False).start()
