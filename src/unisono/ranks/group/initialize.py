@@ -14,8 +14,8 @@ from ...base.errors import ArgumentError, DTypeError, NotInitialized, WaitTimeou
 from ...base.records import DepartureKind
 from ...base.units import integer, seconds
 from ...engine.memory.arena import Arena
-from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
+from ...observe.live.meeting_page import meeting_page
 from ...schedule import Hosts
 from ..rendezvous.launchers import Launch, detect
 from ..rendezvous.meeting import Meeting, MeetingResult

@@ -16,11 +16,11 @@ from ...base.errors import InternalError, PeerFailed, PeerGone, WaitTimeout
 from ...base.fd_channel import LONGEST_S
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
-from ...engine.memory.meeting_page import waits
 from ...hosts.carriers.ucx import UcxCarrier
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
+from ...observe.live.meeting_page import waits
 from ..rendezvous.entries import SentinelNotice, read, write
 from ..rendezvous.meeting import MeetingResult, tell_gave_up
 from ..rendezvous.participant import Participant
@@ -29,6 +29,9 @@ from .group import Group
 from .rank_liveness import RankLiveness
 
 _LOOK_S = 0.1  # how often a rank that connects looks for deaths, and for the reason why there is no group
+_START_S = 10.0
+"""How long a host may take to start its sentinel. No rank of another host sees that the only rank here has been killed.
+"""
 _CAUSE_S = 1.0
 """How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
 this long at most. It is also the longest time by which connecting may exceed its limit.
@@ -103,12 +106,14 @@ class _Connecting(Participant):
     def _notice_of(self, host: int) -> SentinelNotice:
         """The notice of a host's first rank about its sentinel."""
         first = self._met.hosts.members[host][0]
-        return read(SentinelNotice, self._await(f"sentinel {host}", first), first)
+        return read(SentinelNotice, self._await(f"sentinel {host}", first, _START_S), first)
 
-    def _stop_waiting(self, _key: str, teller: int) -> bytes:
+    def _stop_waiting(self, key: str, teller: int) -> bytes:
         self._look()
-        waited_s = time.monotonic() - self._start
-        raise missing((teller,), self._rank, waited_s, " The sentinel of its host has not started.")
+        if (said := self._store.now(key)) is not None:  # this rank itself may have been stopped
+            return said
+        details = " The sentinel of its host has not started: the rank may have been killed, or stopped."
+        raise missing((teller,), self._rank, time.monotonic() - self._start, details)
 
     def connect(self) -> Carrier:
         """Connect this rank to all others: tables that know no hosts send messages within a host, too.
@@ -118,6 +123,7 @@ class _Connecting(Participant):
         """
         met, rank, began = self._met, self._rank, time.monotonic()
         waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
+        self._look()
         left_s = min(LONGEST_S, max(0.0, self._deadline - began))
         try:
             return UcxCarrier(self._store, rank, met.hosts.ranks, met.address, left_s, self._look_at_times)

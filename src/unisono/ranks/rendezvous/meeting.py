@@ -25,9 +25,9 @@ from ...base.python import tell
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
-from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address, store_host
+from ...observe.live.meeting_page import waits, waits_still
 from ...schedule import Hosts
 from .entries import MOST_TEXT, HostMap, MeetingEnd, read, write
 from .handover import fetch, hand_out

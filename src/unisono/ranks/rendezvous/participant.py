@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ from typing import ClassVar
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.errors import ArgumentError, PeerGone, UnisonoError
-from ...engine.memory.meeting_page import waits
+from ...observe.live.meeting_page import waits
 from .asked_store import AskedStore
 from .entries import MeetingEnd, read, write
 from .rendezvous_messages import why_ended
@@ -81,11 +82,12 @@ class Participant:
         """The ranks that have not come."""
         return ()
 
-    def _await(self, key: str, teller: int) -> bytes:
-        """The value of a key, once the store has it."""
+    def _await(self, key: str, teller: int, within_s: float = math.inf) -> bytes:
+        """The value of a key, once the store has it. within_s: how long this rank waits for it at most."""
+        until = time.monotonic() + within_s
         waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
         while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
-            if time.monotonic() >= self._deadline:
+            if time.monotonic() >= min(self._deadline, until):
                 return self._stop_waiting(key, teller)
             reason = self._why_absent(teller)
             self._look()
