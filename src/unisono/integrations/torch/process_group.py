@@ -29,7 +29,7 @@ from ...base.units import integer
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.rendezvous.launchers import start_of_job
-from ...ranks.rendezvous.meeting import may_come
+from ...ranks.rendezvous.participant import may_come
 from .answers import Answers
 from .group_methods import Calls
 from .hooks import Hooks, call_abort_hooks

@@ -9,8 +9,8 @@ from weakref import ref
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
-from ..rendezvous.meeting import may_come, tell_gave_up
-from ..rendezvous.rendezvous import MeetingResult
+from ..rendezvous.meeting import MeetingResult, tell_gave_up
+from ..rendezvous.participant import may_come
 from .group import Group
 from .survivors import shrink
 
