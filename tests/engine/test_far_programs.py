@@ -52,7 +52,7 @@ def test_programs_of_several_hosts_are_proved(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_programs_of_several_hosts_follow_each_other(shape: str) -> None:
+def test_programs_over_hosts_follow_each_other(shape: str) -> None:
     some = calls(shape)[::5]
     prove_calls([*some, *reversed(some)])
 
@@ -145,7 +145,7 @@ DAMAGES = [without_send, without_receive, without_wait, of_another_slot, sent_ea
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("shape", SHAPES[:4])
-def test_no_damage_to_a_row_between_hosts_is_accepted(shape: str, damage: Callable[[Program], Damaged]) -> None:
+def test_damage_to_a_row_between_hosts_is_refused(shape: str, damage: Callable[[Program], Damaged]) -> None:
     tried = 0
     for call in calls(shape):
         for rank, program in enumerate(call.programs):
@@ -156,7 +156,7 @@ def test_no_damage_to_a_row_between_hosts_is_accepted(shape: str, damage: Callab
 
 
 @pytest.mark.parametrize("shape", SHAPES[:4])
-def test_without_its_barrier_a_rank_ends_too_early(shape: str) -> None:
+def test_rank_without_its_barrier_ends_too_early(shape: str) -> None:
     tried = 0
     for call in calls(shape):
         empty = [program.rows[:, RowWord.EMPTY] * (program.rows[:, RowWord.OP] >= Op.SEND) for program in call.programs]
