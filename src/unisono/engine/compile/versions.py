@@ -30,6 +30,7 @@ class Place(NamedTuple):
 class Version:
     """The content of a slot between two writes.
 
+    contributions: the ranks whose inputs it combines, as bits.
     given: its place in the user's input, or None.
     result: its place in the user's output, or None.
     count_index: which of the counts of blocks is its own.
@@ -57,7 +58,11 @@ _NO_CLOCK = np.zeros(0, np.uint16)
 
 
 class Message:
-    """A message between hosts. send: the move by which it leaves. is_empty: it has no bytes."""
+    """A message between hosts.
+
+    send: the move by which it leaves.
+    is_empty: it has no bytes, and only tells that ranks have entered the call: see `far.barrier`.
+    """
 
     send: "ProgramMove"
 
@@ -67,7 +72,9 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class ProgramMove:
-    """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version.
+    """One step of a rank: copy or combine `inputs` into all places of `to`.
+
+    A move that publishes an input, that is copies it to the staging area, for other ranks to read, makes no version.
 
     message: this move is one end of it; the end that leaves has an input, the end that comes makes a version.
     clock: the steps of all ranks that this rank has surely seen when the move has been made.
