@@ -44,7 +44,7 @@ def draw(
     """
     suffix, size = output.suffix if output else "", parse_bytes(nbytes)
     if suffix != ".html" and (beside or (link and not hosts)):
-        raise ArgumentError("a second algorithm, or --link without --hosts, needs a page. Add -o page.html.")
+        raise ArgumentError("only a page shows a second algorithm, or --link without --hosts. Add -o page.html.")
     places = known_hosts(hosts, ranks, ranks_of(name))
     if places[1] > _MOST_RANKS:
         raise ArgumentError(f"{places[1]} ranks are too many to draw. Use unisono explain, which takes more.")
