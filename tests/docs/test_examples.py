@@ -26,7 +26,7 @@ from unisono.schedule.algorithms import CATALOGUE
 DOCS = ROOT / "docs"
 PAGES = [DOCS / "index.md", DOCS / "start.md", *sorted((DOCS / "guides").glob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-PYTHON = [block for block in BLOCKS if block.language == "python"]
+PYTHON = [block for block in BLOCKS if block.language == "python" and "torchft" not in block.text]
 COMMANDS = [
     line.removeprefix("$ ")
     for block in BLOCKS

@@ -219,7 +219,7 @@ def test_unused_entry_is_reused(arena: Arena) -> None:
     assert table.find(keys[-2]) == 0
 
 
-def test_the_next_member_lends_where_the_first_has_no_room(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_member_lends_where_one_has_no_room(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (Lender(arena, Heap(arena, rank)) for rank in (0, 1))
 
     def no_room(*_: object) -> SubArena:

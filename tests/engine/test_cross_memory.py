@@ -274,7 +274,7 @@ def test_probe_reads_only_live_processes() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-def test_processes_of_another_user_are_out_of_reach() -> None:
+def test_other_users_processes_are_out_of_reach() -> None:
     parent, ticks = os.getpid(), start_ticks(os.getpid())
     child = os.fork()
     if not child:

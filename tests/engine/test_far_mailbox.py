@@ -9,8 +9,9 @@ import torch
 from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
 from tests.support.mailboxes import receive, send, values
 from unisono.base.errors import InternalError
+from unisono.engine.kernels.ring_buffer import HeadWord, head_bytes
 from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel
-from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, HEAD_WORDS, WINDOW_BYTES, HeadWord
+from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, WINDOW_BYTES
 
 
 @pytest.fixture
@@ -28,10 +29,10 @@ def run(made: FarMailboxes) -> None:
         pass
 
 
-SIZES = (0, 1, 8, 4500, HEAD_BYTES - 8 * HEAD_WORDS - 8, HEAD_BYTES - 8 * HEAD_WORDS, HEAD_BYTES, 9_999, 10_001, 50_000)
+SIZES = (0, 1, 8, 4500, HEAD_BYTES - head_bytes(1) - 1, HEAD_BYTES - head_bytes(1), HEAD_BYTES, 9_999, 10_001, 50_000)
 
 
-def test_payloads_of_all_lengths_alone_and_in_a_row(small: None) -> None:
+def test_payloads_of_all_lengths(small: None) -> None:
     """Inside a head, in one piece and in several."""
     draw = random.Random(3)
     with far_mailboxes("1+1", prompt=False, seed=3) as made:
@@ -53,7 +54,7 @@ def test_payloads_of_all_lengths_alone_and_in_a_row(small: None) -> None:
                 assert torch.equal(request.tensor.view(-1), values(nbytes, 10 * k + n, torch.uint8))
 
 
-def test_short_sends_end_at_once_within_the_window() -> None:
+def test_short_sends_in_the_window_end_at_once() -> None:
     with far_mailboxes("1+1") as made:
         a, b = made.boxes
         sent = [send(a, values(8, k), 1) for k in range(4000)]
@@ -193,7 +194,7 @@ def test_a_broken_connection_keeps_what_has_come(small: None) -> None:
         assert not b.progress(), "a broken stream is at rest"
 
 
-def test_tags_are_in_the_upper_half_and_different_ones() -> None:
+def test_tags_differ_in_the_upper_half() -> None:
     with far_mailboxes("1+1+1") as made:
         peers = made.boxes[0]._far
         pairs = {(a, b): peers._tags(a, b) for a in range(3) for b in range(3) if a != b}
@@ -217,9 +218,9 @@ def test_a_head_that_cannot_be_is_refused(words: str) -> None:
         send(a, torch.zeros(2), 1)
         head = a._outgoing[1]._under_way[0]
         for word, value in HEADS[words].items():
-            head.words(HEAD_WORDS + 1)[word] = value
+            head.header[word] = value
         b.listen_to_all()
-        with pytest.raises(InternalError, match=f"rank 0 of the world has sent .*{words}"):
+        with pytest.raises(InternalError, match=f"rank 0 has sent .*{words}"):
             run(made)
 
 

@@ -47,7 +47,6 @@ class Rehearsal:
         ]  # fmt: skip
         self.relays = []
         for rank, engine in enumerate(self.engines):
-            engine.hosts = self.hosts
             group: Any = SimpleNamespace(engine=engine, rank=rank, size=len(self.ranks), world_ranks=tuple(self.ranks))
             span: Any = self.spans[rank]
             self.relays.append(Relay(group, span))
@@ -60,7 +59,7 @@ class Rehearsal:
         if kind in CORES:
             table = spanning(kind, self.hosts, core=core, segments=2)
         else:
-            table = CATALOGUE[f"{kind}.{core}"].schedule(self.hosts.ranks)
+            table = CATALOGUE[f"{kind}.{core}"].schedule(self.hosts.ranks).replace(hosts=self.hosts)
         table = pipeline(table, pieces) if pieces > 1 else table
         op = "sum" if kind in ("all_reduce", "reduce", "reduce_scatter") else None
         made = [
@@ -122,7 +121,7 @@ def data(kind: str, p: int, n: int, random: Random) -> tuple[Data, Data]:
 
 
 @pytest.mark.parametrize("kind", [*(kind for kind in CORES if kind != "barrier"), "all_to_all"])
-def test_calls_follow_each_other_in_any_order_of_messages(ranks: Rehearsal, kind: str) -> None:
+def test_calls_follow_each_other_in_any_order(ranks: Rehearsal, kind: str) -> None:
     p, random = len(ranks.ranks), ranks.random
     for n, pieces in ((3, 1), (2000, 1), (5000, 2), (1, 1)):
         for core in CORES.get(kind, ("direct", "pairwise"))[:2]:
@@ -164,7 +163,7 @@ def test_a_lost_message_ends_the_call(ranks: Rehearsal, fails: str) -> None:
     assert not ranks.carriers[0].requests
 
 
-def test_no_rank_takes_a_message_of_a_call_that_it_has_refused() -> None:
+def test_messages_of_refused_calls_are_dropped() -> None:
     """Rank 0 has sent its message by then."""
     for seed in range(20):
         ranks = Rehearsal("2x1", seed)
@@ -181,7 +180,7 @@ def test_no_rank_takes_a_message_of_a_call_that_it_has_refused() -> None:
         ranks.close()
 
 
-def test_call_ends_when_all_has_left_behind_a_lost_message() -> None:
+def test_lost_message_delays_no_end_of_a_call() -> None:
     """Rank 0 sends to two hosts, and its first message is lost after it has begun."""
     for seed in range(20):
         ranks = Rehearsal("3x1", seed)

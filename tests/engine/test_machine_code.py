@@ -173,7 +173,7 @@ else:
 """
 
 
-def test_a_system_that_forbids_machine_code_is_named(tmp_path: Path) -> None:
+def test_forbidden_machine_code_is_named(tmp_path: Path) -> None:
     run(FORBIDDEN.partition("PR_SET_MDWE")[0] + 'kernel("waiting.register")', tmp_path)  # compiles it
     said = run(FORBIDDEN, tmp_path)
     if "needs" in said:

@@ -49,7 +49,7 @@ def test_every_dtype_is_moved_by_its_bytes(boxes: Callable[[int], Boxes], dtype:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 64, (2, 3, 4, 5)], ids=str)
-def test_a_new_tensor_has_the_shape_of_the_sent_one(boxes: Callable[[int], Boxes], shape: tuple[int, ...]) -> None:
+def test_new_tensor_has_the_shape_of_the_sent_one(boxes: Callable[[int], Boxes], shape: tuple[int, ...]) -> None:
     a, b = boxes(2)
     sent = values(torch.Size(shape).numel(), 3).view(shape)
     early = receive(b, None, 0)
@@ -81,7 +81,7 @@ def test_frames_of_all_lengths_and_places(boxes: Callable[[int], Boxes]) -> None
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_short_sends_end_at_once_if_the_ring_has_room(boxes: Callable[[int], Boxes]) -> None:
+def test_short_sends_end_at_once_if_there_is_room(boxes: Callable[[int], Boxes]) -> None:
     a, b = boxes(2)
     sent = [send(a, values(8, k), 1) for k in range(100)]
     done = [request.done for request in sent]
@@ -128,7 +128,7 @@ def test_tensors_of_any_layout_are_received_into(boxes: Callable[[int], Boxes], 
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("count", [4, 4000])
 @pytest.mark.parametrize("other", ["count", "dtype"])
-def test_a_message_that_does_not_fit_is_told_and_gone(
+def test_message_that_does_not_fit_is_refused(
     boxes: Callable[[int], Boxes], early: bool, count: int, other: str
 ) -> None:
     a, b = boxes(2)
@@ -209,7 +209,7 @@ def test_any_interleaving_keeps_content_and_order(boxes: Callable[[int], Boxes],
 
 
 @pytest.mark.parametrize("boxes", ["near"], indirect=True)
-def test_a_short_message_moves_at_once_or_not_at_all(boxes: Callable[[int], Boxes]) -> None:
+def test_short_message_moves_at_once_or_not(boxes: Callable[[int], Boxes]) -> None:
     a, b = boxes(2)
     sent, target = values(50, 1), torch.full((50,), -1)
     assert not sent_at_once(a, sent, 1, 3), "there is no ring"

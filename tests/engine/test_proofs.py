@@ -78,7 +78,7 @@ def test_moves_within_a_block_have_no_program() -> None:
         compile_schedule(table, next(lowerings(table)))
 
 
-def test_reads_of_unwritten_chunks_have_no_program() -> None:
+def test_read_of_unwritten_chunk_has_no_program() -> None:
     table = trace(lambda r, p, root: [send(1, 0, 0)], 2, 1, "broadcast", root=0)
     with pytest.raises(AlgorithmError, match="holds nothing"):
         compile_schedule(table, next(lowerings(table)))

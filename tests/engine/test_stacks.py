@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.programs import run_python
-from unisono.engine.process import ask_stacks
 from unisono.engine.process.alive import start_ticks
-from unisono.engine.process.ask_stacks import Answer, ask_for_stacks, process_status
 from unisono.engine.process.stacks import SIGNAL
+from unisono.observe.live import ask_stacks
+from unisono.observe.live.ask_stacks import Answer, ask_for_stacks, process_status
 
 PROGRAM = """
 import faulthandler, os, re, signal, sys, threading

@@ -105,6 +105,7 @@ def count_looks(seconds: float) -> int:
         looks[0] += 1
         look(watch, waiting_for, waited_s, allowed_s)
 
+    unisono.barrier()
     Watch.look = counted
     if unisono.get_rank():
         time.sleep(seconds)  # the delay is what is tested

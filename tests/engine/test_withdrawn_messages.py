@@ -35,7 +35,7 @@ def test_a_withdrawn_receive_loses_nothing(boxes: Callable[[int], Boxes]) -> Non
     assert torch.equal(receive(b, None, 0).tensor, values(2, 2))
 
 
-def test_withdrawn_refusal_still_drops_its_message(boxes: Callable[[int], Boxes]) -> None:
+def test_withdrawn_refusal_drops_its_message(boxes: Callable[[int], Boxes]) -> None:
     """The receive ends with its error; what it leaves behind lets the sender end, too."""
     a, b = boxes(2)
     refused = receive(b, torch.empty(5000), 0)

@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+from tests.support.markdown import ROOT, blocks
 
 PROGRAMS = Path(__file__).parent / "programs"
 GROUPS = {"unisono": {"UnisonoProcessGroup"}, "named": {"NamedGloo"}, "gloo": {"ProcessGroup", "ProcessGroupGloo"}}
@@ -171,16 +175,66 @@ def test_torchft(tmp_path: Path) -> None:
     assert [sorted(rank) for rank in ranks] == [["0", "1", "2"], ["0", "1", "2"], ["0", "2"]]
 
 
+BEFORE = """
+import json, time
+from pathlib import Path
+
+def end():
+    time.sleep(0.05)
+    return float(Path("end").read_text())
+
+"""
+AFTER = """
+backend = manager._pg.parent._get_backend(torch.device("cpu"))
+print(json.dumps([type(backend).__name__, *(weight.tolist() for weight in model.parameters())]), flush=True)
+"""
+
+
 @needs("torchft")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_torchft_training_outlives_replicas(tmp_path: Path, how: int) -> None:
-    """In the end all replicas have the same weights, the newcomers' too, and have made steps after each failure."""
-    code, said = python(PROGRAMS / "torchft_train.py", "gloo", tmp_path, UNISONO_AS="gloo", HOW=f"{how:d}")
-    assert code == 0, said
-    failures, last = json.loads((tmp_path / "failures").read_text())
-    ends = [json.loads((tmp_path / f"{number}.json").read_text()) for number in last]
-    assert {end["group"] for end in ends} <= GROUPS["named"]
-    assert all(end["weights"] == ends[0]["weights"] for end in ends)
-    times = [at for end in ends for _, at in end["steps"]]
-    for failed_at, until in zip(failures, [*failures[1:], float("inf")], strict=True):
-        assert any(failed_at < at < until for at in times)
+    """The guide's program. Replicas go on without one that fails, newcomers join, and all end with the same weights."""
+    from torchft.coordination import LighthouseServer
+
+    program = next(block.text for block in blocks(ROOT / "docs" / "guides" / "recovery.md") if "torchft" in block.text)
+    assert "< 1000:" in program
+    (tmp_path / "train.py").write_text(f"{BEFORE}{program.replace('< 1000:', '< end():')}{AFTER}")
+    (tmp_path / "end").write_text("inf")
+    lighthouse = LighthouseServer(bind="[::]:0", min_replicas=1, heartbeat_timeout_ms=1000)
+    settings = {"OMP_NUM_THREADS": "1", "UNISONO_AS": "gloo", "TORCHFT_LIGHTHOUSE": lighthouse.address()}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=2", "train.py"]
+
+    def said(replica: int) -> list[str]:
+        return (tmp_path / f"{replica}").read_text().splitlines()
+
+    def go_on(replicas: Iterable[int], count: int) -> None:
+        """Wait until these replicas have made steps of so many replicas."""
+        begins, words = {replica: len(said(replica)) for replica in replicas}, f" of {count} replicas"
+        end = time.monotonic() + 100
+        while any(" ".join(said(replica)[begin:]).count(words) < 5 for replica, begin in begins.items()):
+            assert time.monotonic() < end, {replica: said(replica)[-30:] for replica in range(3)}
+            time.sleep(0.1)
+
+    with ExitStack() as stack:
+        agents = []
+        for number in range(3):
+            out, environment = stack.enter_context((tmp_path / f"{number}").open("w")), {**os.environ, **settings}
+            agents.append(subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=out, stderr=out))
+            stack.callback(agents[-1].wait)
+            stack.callback(agents[-1].terminate)
+        for number, agent in enumerate(agents[:2]):
+            go_on(range(3), 3)
+            victim = psutil.Process(agent.pid).children()[0]
+            victim.send_signal(how)
+            go_on({0, 1, 2} - {number}, 2)
+            if how == signal.SIGSTOP:
+                victim.kill()
+        go_on(range(3), 3)
+        last = next(int(line.split()[1]) for line in reversed(said(2)) if line.startswith("step "))
+        (tmp_path / "new").write_text(f"{last + 20}")
+        (tmp_path / "new").rename(tmp_path / "end")
+        assert [agent.wait(60) for agent in agents] == [0, 0, 0]
+    lighthouse.shutdown()
+    ends = {said(replica)[-1] for replica in range(3)}
+    assert len(ends) == 1
+    assert json.loads(ends.pop())[0] in GROUPS["named"]

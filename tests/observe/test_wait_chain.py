@@ -11,8 +11,8 @@ import unisono
 from unisono.base.records import Wait
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
-from unisono.engine.process.ask_stacks import Answer
 from unisono.engine.process.nested import is_users
+from unisono.observe.live.ask_stacks import Answer
 from unisono.observe.live.jobs import shown
 from unisono.observe.live.snapshot import wait_chain
 

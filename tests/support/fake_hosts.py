@@ -108,8 +108,7 @@ def sentinel_of(far: Far) -> int:
 
 def spare_of(pid: int) -> int:
     """The process that goes on in place of this sentinel if it is killed."""
-    until(lambda: _children(pid) != [])
-    return _children(pid)[0]
+    return until(lambda: _children(pid))[0]
 
 
 def _children(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
+from typing import TypeVar
 
 from unisono.calls.dispatch.over_hosts.relay import Relay
 from unisono.calls.work import _Latch
@@ -13,6 +14,7 @@ from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.ranks.failures.attend import attend
 
+T = TypeVar("T")
 _PLACES = (
     attend,
     Poller.wait,
@@ -24,12 +26,13 @@ _PLACES = (
 WAITS = frozenset(place.__code__ for place in _PLACES)  # where a thread is while it waits in a call
 
 
-def until(condition: Callable[[], bool], most_s: float = 60.0) -> None:
-    """Wait for something that will happen, if the test does not fail."""
+def until(condition: Callable[[], T], most_s: float = 60.0) -> T:
+    """Wait for something that will happen, if the test does not fail; return what is true then."""
     end = time.monotonic() + most_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.0005)
+    return found
 
 
 def once(condition: Callable[[], bool], action: Callable[[], object]) -> None:

@@ -32,7 +32,7 @@ def rank_names(ranks: Sequence[int], world_ranks: Sequence[int] = ()) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {names}"
 
 
-def _fitting(room: int, clipped: Callable[[int], object]) -> bytes:
+def fitting(room: int, clipped: Callable[[int], object]) -> bytes:
     """The JSON of a record in at most `room` bytes. clipped: the record with texts of at most this many characters."""
     for width in (room, 240, 120, 40, 5):
         data = json.dumps(clipped(width), ensure_ascii=False).encode(errors=ESCAPED)
@@ -88,7 +88,7 @@ class CallRecord(NamedTuple):
 
     def pack(self, room: int) -> bytes:
         """The record as at most `room` bytes. Long texts are cut at the end, `where` at the beginning."""
-        return _fitting(room, lambda width: self._replace(
+        return fitting(room, lambda width: self._replace(
             op=self.op[:width], words=self.words[:width], algorithm=self.algorithm[:width],
             refused=self.refused[:width], where=self.where[-width:],
         ))  # fmt: skip
@@ -206,7 +206,7 @@ class Wait(NamedTuple):
 
     def pack(self, room: int) -> bytes:
         """The wait as at most `room` bytes. Long texts are cut at the beginning, missing ranks at the end."""
-        return _fitting(room, lambda width: self._replace(
+        return fitting(room, lambda width: self._replace(
             group=self.group[-width:], call=self.call[-width:], missing=self.missing[: min(width, _MOST_NAMED)]
         ))  # fmt: skip
 
@@ -225,7 +225,7 @@ class Sighting(NamedTuple):
 
     rank: its number in the group of the call.
     last_call: the number of its latest call in this group.
-    state, tracer: see `engine.process.process_status`.
+    state, tracer: see `observe.live.ask_stacks.ProcessStatus`.
     wait: the call of any group in which it waits itself.
     line: the user's line, as file:line.
     stack: the stacks of its threads, without the frames of this package.

@@ -76,7 +76,6 @@ class RankEngine:
     def __init__(self, arena: Arena | SubArena, rank: int, config: Config) -> None:
         self.arena, self.rank, self.size, self.config = arena, rank, arena.size, config.replace(**arena.shape)
         self.run, self._publish = interpreter(), kernel("waiting.publish_and_wake")
-        self._cycles = kernel("waiting.read_cycles")
         self._mapping = arena.map  # keeps the addresses below valid
         if isinstance(arena, Arena):
             self.heap = Heap(arena, rank)
@@ -99,8 +98,6 @@ class RankEngine:
         }
         self._state = state = np.zeros(StateWord.WORDS, np.int64)
         self.state, self.words = state.ctypes.data, memoryview(state)  # type: ignore[arg-type]  # it is a buffer
-        self.hosts: Hosts | None = None
-        """Where the ranks are, if they are on several hosts."""
         self.processors_to_spare = arena.neighbours < arena.processors
         state[StateWord.PC] = -1
         state[StateWord.CALL] = 1
@@ -147,10 +144,10 @@ class RankEngine:
 
     def program(self, schedule: Schedule, lowering: Lowering) -> Program:
         """This rank's program for a schedule. At first use the table is proved and compiled, and the result proved."""
-        key = schedule.digest, lowering, self.hosts
+        key = schedule.digest, lowering, schedule.hosts
         found = self._programs.get(key)
         if found is None:
-            found = program(schedule, lowering, self.rank, self.hosts)
+            found = program(schedule, lowering, self.rank)
             if len(self._programs) >= _MOST_PROGRAMS:
                 self._programs.clear()
             self._programs[key] = found
@@ -272,7 +269,7 @@ class RankEngine:
         the kernel waits for ranks that may still read its staging half.
         """
         words = self.words
-        self.log.leave(words[_CALL], self._cycles())
+        self.log.leave(words[_CALL], read_cycles())
         words[_SEGMENT] = segment = words[_SEGMENT] + 1
         words[_READERS + (segment & 1)] = self._all_ranks.ctypes.data
         words[_CALL] += 1

@@ -101,16 +101,6 @@ def set_memory(tensor: torch.Tensor, memory: torch.Tensor) -> None:
         tensor.data = own.set_(memory.untyped_storage(), memory.storage_offset(), tensor.shape, tensor.stride())
 
 
-def tensor_at(address: int, count: int, dtype: torch.dtype, *, owner: object = None) -> torch.Tensor:
-    """A flat tensor of `count` elements at an address. It keeps the owner alive, which has the memory."""
-    dtype = torch.uint8 if dtype in ONLY_BITS else dtype
-    if not count:
-        return torch.empty(0, dtype=dtype, device="cpu")
-    memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    memory.owner = owner
-    return torch.frombuffer(memory, dtype=dtype)
-
-
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether several elements of a tensor share memory, as in an expanded tensor."""
     if tensor.is_contiguous():

@@ -16,7 +16,7 @@ from ..base.fd_channel import peer_of, remaining
 from ..base.linux import fill_standard_streams
 from ..base.records import Departure, DepartureKind
 from ..engine.memory.arena import Arena
-from ..engine.process.ask_stacks import Answer, ProcessStatus
+from ..observe.live.ask_stacks import Answer, ProcessStatus
 from ..schedule import Hosts
 from .sentinel import BEAT_S, MOST_BYTES_LOCAL
 from .sentinel.estate import turns_of

@@ -224,3 +224,30 @@ def test_tensors_that_lose_their_memory_in_a_call() -> None:
         assert [tensor.tolist() for tensor in tensors] == [[7.0] * 3] * 2
         all_reduce_coalesced([tensors[0]])
         assert tensors[0].tolist() == [14.0] * 3
+
+
+@pytest.mark.ranks(2, 3)
+def test_the_plans_of_equal_lists_are_kept(ranks: int) -> None:
+    """Also where ranks are late, and for calls between equal calls on other lists."""
+    me, group = unisono.get_rank(), unisono.init()
+    for turn in range(4):
+        if turn > 1 and me == turn % ranks:
+            time.sleep(0.05)  # longer than the kernel waits at once
+        tensors, singly = ([filled((n,), torch.float32, n + turn) for n in (7, 300, 1)] for _ in range(2))
+        all_reduce_coalesced(tensors, "max")
+        broadcast_coalesced(tensors, turn % ranks)
+        parts = [filled((n,), torch.int64, n + turn) for n in (5, 40)]
+        wholes = [torch.zeros(ranks * tensor.numel(), dtype=torch.int64) for tensor in parts]
+        all_gather_coalesced(wholes, parts)
+        again = [torch.zeros_like(tensor) for tensor in parts]
+        reduce_scatter_coalesced(again, wholes)
+        for tensor in singly:
+            unisono.all_reduce(tensor, "max")
+        same(tensors, singly)
+        same(again, [ranks * tensor for tensor in parts])
+        for whole, part in zip(wholes, parts, strict=True):
+            assert torch.equal(whole.view(ranks, -1)[me], part)
+    plans, group.plans = group.plans, {}
+    all_reduce_coalesced(tensors, "max")
+    assert not group.plans
+    group.plans = plans

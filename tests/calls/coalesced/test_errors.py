@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unisono
-from unisono import MismatchError
+from unisono import ArgumentError, MismatchError
 from unisono.calls.coalesced import (
     all_reduce_coalesced,
     broadcast_coalesced,
@@ -56,6 +56,23 @@ def test_plain_call_is_another_one() -> None:
     call = [lambda: all_reduce_coalesced(ones(10)), lambda: unisono.all_reduce(torch.ones(10))]
     with pytest.raises(MismatchError):
         call[unisono.get_rank()]()
+
+
+@pytest.mark.ranks(2)
+def test_known_lists_that_differ() -> None:
+    """Ranks that know both lists, and each makes another call; and lists with a tensor twice."""
+    for _ in range(2):
+        all_reduce_coalesced(ones(3, 5))
+        all_reduce_coalesced(ones(4, 4))
+    tensors = [ones(3, 5), ones(4, 4)][unisono.get_rank()]
+    with pytest.raises(MismatchError, match="2 tensors"):
+        all_reduce_coalesced(tensors)
+    assert all((tensor == 1).all() for tensor in tensors)
+    with pytest.raises(ArgumentError, match="share memory"):
+        all_reduce_coalesced(ones(4) * 2)
+    tensors = ones(4, 4)
+    all_reduce_coalesced(tensors)
+    assert all((tensor == 2).all() for tensor in tensors)
 
 
 @pytest.mark.ranks(2)

@@ -3,9 +3,9 @@
 import gc
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,7 +218,7 @@ def test_calls_of_callbacks_precede_waiting_calls(ranks: int) -> None:
 
 
 @pytest.mark.ranks(2)
-def test_call_of_a_handler_comes_second() -> None:
+def test_call_of_a_handler_comes_second(tmp_path: Path) -> None:
     """The handler's call is queued while the other one is under way on the caller's thread. It comes second."""
     group, me = unisono.init(), unisono.get_rank()
     tensors = [torch.full((4,), 10.0 * k + me) for k in range(3)]
@@ -231,11 +231,12 @@ def test_call_of_a_handler_comes_second() -> None:
         group.run = run
         status = run(*where)
         assert status
+        (tmp_path / "late").touch()
         works.append(unisono.all_reduce(tensors[1], async_op=True))
         return status
 
     if me:
-        time.sleep(0.2)
+        until((tmp_path / "late").exists)
         works += [unisono.all_reduce(tensor, async_op=True) for tensor in tensors[:2]]
     else:
         group.run = runs
@@ -247,7 +248,7 @@ def test_call_of_a_handler_comes_second() -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.ranks(2)
-def test_plans_forgotten_during_a_call(begun: bool) -> None:
+def test_plans_forgotten_during_a_call(tmp_path: Path, begun: bool) -> None:
     """A call keeps the plan that it runs, also one that waits in the queue."""
     group, me = unisono.init(), unisono.get_rank()
     group.forget_plans()  # those of earlier tests
@@ -256,7 +257,7 @@ def test_plans_forgotten_during_a_call(begun: bool) -> None:
         unisono.all_reduce(tensor.clone(), "max")
     unisono.barrier(async_op=True).wait()
     if me:
-        time.sleep(0.2)
+        until((tmp_path / "late").exists)
     works = [unisono.all_reduce(tensor, "max", async_op=True) for tensor in tensors[: 2 - begun]]
     plans = [weakref.ref(plan) for plan in group.plans.values()]
     group.forget_plans()
@@ -264,6 +265,7 @@ def test_plans_forgotten_during_a_call(begun: bool) -> None:
     if not me:
         assert any(plan() is not None for plan in plans)
         assert not works[-1].is_completed()
+        (tmp_path / "late").touch()
     works += [unisono.all_reduce(torch.full((count,), 1.0), "max", async_op=True) for count in range(1, 9)]
     for work in works:
         work.wait()

@@ -84,7 +84,6 @@ def make_calls(collective: str, name: Any, count: int, *, shared: bool = False) 
         unisono.barrier()
         return
     form = f"{collective}_single" if f"{collective}_single" in FORMS else collective
-    name = None if collective in ("scan", "exscan") else name
     for root in {0, unisono.get_world_size() - 1} if form in ROOTED else {0}:
         for alias, seed in product((False, True) if form in ALIASED else (False,), (0, 1)):
             case = Case(form, "float32", ops(form, "float32")[0], count, root=root, seed=seed, exact=True)

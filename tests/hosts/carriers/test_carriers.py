@@ -3,10 +3,10 @@
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from torch.distributed import Store
 
 import unisono
 from tests.support.on_ranks import in_world
+from tests.support.waiting import until
 from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
 from unisono.hosts.carriers import ucx
@@ -129,23 +130,28 @@ def test_a_peer_that_cannot_be_reached_is_named(tmp_path: Path) -> int:
 
 @pytest.mark.parametrize("silent", [False, True], ids=["never comes", "says nothing"])
 def test_limit_covers_all_connections(silent: bool) -> None:
-    """Rank 1 comes late, and then rank 2 is missing: rank 0 does not begin to count anew."""
+    """Rank 1 comes after 15 of 20 seconds, and then rank 2 is missing: rank 0 does not begin to count anew.
+
+    Its clock goes on by a tenth of a second with each look.
+    """
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ends = [only([])(store.clone(), 2, 3, "127.0.0.1", LATE_S)] if silent else []
+    first, second = only([0] if silent else []), only([])
+    ends, now = [second(store.clone(), 2, 3, "127.0.0.1", LATE_S)] if silent else [], [0.0]
+    late = threading.Thread(target=lambda: ends.append(first(store.clone(), 1, 3, "127.0.0.1", LATE_S)))
 
-    def come() -> None:
-        time.sleep(1.5)
-        ends.append(only([0])(store.clone(), 1, 3, "127.0.0.1", LATE_S))
+    def look() -> None:
+        if not now[0]:
+            late.start()
+            until(lambda: store.check(["ucx 1"]))
+            now[0] = 15.0
+        elif not silent or not late.is_alive():  # rank 1 has been heard
+            now[0] += 0.1
 
-    late = threading.Thread(target=come)
-    late.start()
-    began = time.monotonic()
-    with pytest.raises(Lost) as lost:
-        UcxCarrier(store.clone(), 0, 3, "127.0.0.1", 2.0)
-    took_s = time.monotonic() - began
+    with patch.object(ucx, "time", SimpleNamespace(monotonic=lambda: now[0])), pytest.raises(Lost) as lost:
+        UcxCarrier(store.clone(), 0, 3, "127.0.0.1", 20.0, look)
     late.join()
     assert lost.value.peer == 2
-    assert took_s < 3.3
+    assert now[0] < 21.0
 
 
 @in_world(2, gives=[7, 7])

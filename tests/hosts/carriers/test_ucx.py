@@ -90,16 +90,29 @@ def test_process_state_is_left_alone() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_it_listens_at_its_own_address_only() -> None:
-    def listening() -> set[Any]:
-        return {each.laddr for each in psutil.Process().net_connections("all") if each.status == psutil.CONN_LISTEN}
+def listening() -> set[Any]:
+    return {each.laddr for each in psutil.Process().net_connections("all") if each.status == psutil.CONN_LISTEN}
 
+
+def test_it_listens_at_its_own_address_only() -> None:
     before = listening()
     with pair():
         new = listening() - before
         assert len(new) == 2
         assert {address.ip for address in new} == {HERE}
     assert not listening() & new
+
+
+def test_unconnected_carrier_listens_until_the_next() -> None:
+    """A peer that connects to it at this moment would be aborted by UCX."""
+    before, ports = listening(), set[Any]()
+    for _ in range(3):
+        with pytest.raises(Lost, match="published no address"):
+            UcxCarrier(HashStore(), 0, 2, HERE, 0.01)
+        gc.collect()
+        (port,) = listening() - before
+        assert port not in ports
+        ports = {port}
 
 
 def test_an_address_of_no_interface() -> None:
@@ -122,7 +135,7 @@ def test_missing_or_old_library_is_refused(version: tuple[int, int] | None, monk
     library.ucx_library.cache_clear()
 
 
-def test_missing_library_is_an_error_that_ranks_send() -> None:
+def test_missing_library_error_can_be_sent() -> None:
     error = library.NoUcx("no file")
     assert str(copy.copy(error)) == str(error), "it is pickled in the same way"
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.quick
 SETUP = {"hosts": [[0], [1]], "names": ["a", "b"]}
 
 
-def test_another_process_reads_what_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_process_reads_what_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(Estate.create(SETUP)) as written, closing(Estate(os.dup(written.fd))) as read:
         assert read.setup == SETUP
         assert read.read() is None

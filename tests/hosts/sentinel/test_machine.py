@@ -28,7 +28,7 @@ def test_death_is_known_over_bad_networks(hosts: int, dead: set[int], **bad: flo
         assert not net.lost(host)
 
 
-def test_the_parent_may_say_of_a_living_process_that_its_rank_is_gone() -> None:
+def test_parent_may_report_a_living_rank_as_gone() -> None:
     """It runs another program now. A rank that has returned from its function is still there."""
     net = FakeNetwork(pairs(3))
     net.memories[1].depart(4, DepartureKind.DIED, "runs another program now")
@@ -65,7 +65,7 @@ def test_tickets_of_a_host_share_a_query() -> None:
     ]  # fmt: skip
 
 
-def test_what_a_rank_does_is_told_to_the_rank_that_asks() -> None:
+def test_asking_rank_hears_what_another_does() -> None:
     net = FakeNetwork([(0, 1), (2,)])
     net.run(0.3)
     net.step(0, Said(1, "look", [2, 77]))
@@ -97,7 +97,7 @@ def test_pushes_arrive(**bad: float) -> None:
     assert net.sent == before
 
 
-def test_processes_that_are_killed_at_once_use_other_numbers() -> None:
+def test_killed_processes_reuse_no_number() -> None:
     """They begin from the same state, so their pages would count as old."""
     net = FakeNetwork([(0,), (1,)], kills=True)
     net.register()

@@ -106,7 +106,7 @@ def test_broken_link_cuts_off_one_host(hosts: int, seed: int, both_ways: bool) -
 
 
 @pytest.mark.parametrize(("at", "rank"), [(0, 2), (2, 0)])
-def test_host_with_the_higher_number_is_left_out_if_messages_fail(at: int, rank: int) -> None:
+def test_failing_messages_cut_off_the_higher_host(at: int, rank: int) -> None:
     """Though the sentinels hear each other."""
     net = FakeNetwork(pairs(3))
     net.run(3.0)

@@ -7,6 +7,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -96,15 +97,17 @@ def holds(pid: int, fd: int) -> bool:
     return any(os.path.samestat(one, mine) for one in held)
 
 
-def test_leaving_waits_for_the_sentinel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_waits_for_the_sentinel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A sentinel takes in living processes only: it would not read what a rank said that has ended."""
-    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "import time; time.sleep(0.2); main(int"))
+    os.mkfifo(gate := tmp_path / "opened when it may start")
+    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", f"open({str(gate)!r}); main(int"))
     arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
     sentinel = Sentinel(arena)
     address = sentinel.listen(name, "127.0.0.1")
     sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
     far = Far(arena, hosts, 0, name, 1.5)
     assert not far.sentinel_pid
+    threading.Timer(0.1, gate.write_text, [""]).start()
     far.close()
     assert far.sentinel_pid
     arena.close()

@@ -70,7 +70,7 @@ def coalesced(count: int) -> None:
 def test_users_line_is_found_through_wrappers(call: Callable[[int], object]) -> None:
     engine = dist.group.WORLD.group.engine
     call(3)
-    logged = engine.arena.log(engine.rank).latest()
+    logged = engine.arena.log(engine.rank).read()[-1]
     note = engine.plan_registry.plan(logged.note)
     assert note.record.where.split(":")[0] == __file__
     with pytest.raises(unisono.MismatchError) as caught:

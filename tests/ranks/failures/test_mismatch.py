@@ -86,10 +86,14 @@ DIFFERENT: dict[str, tuple[Call, Call, str]] = {
 
 
 def disagree(name: str, odd: int) -> tuple[dict[int, CallRecord], tuple[int, ...], str, int]:
-    """Make the call of the others, or of the odd one; return what the error said, when all was as it should be."""
+    """Make the call of the others, or of the odd one; return what the error said, when all was as it should be.
+
+    All begin together: nobody waits longer than a second for the side of a late rank.
+    """
     group = unisono.init()
     usual, other, _ = DIFFERENT[name]
     mine, before = tensor(), tensor()
+    unisono.barrier()
     number = group.engine.call_number
     with pytest.raises(MismatchError) as caught:
         (other if group.rank == odd else usual)(mine)
@@ -125,6 +129,7 @@ def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
         rank = unisono.init().rank
         calls: list[Call] = [lambda t: unisono.all_reduce(t), lambda t: unisono.broadcast(t, 0)]
         said = []
+        unisono.barrier()
         for call in calls[::-1] if rank == ranks - 1 else calls:
             with pytest.raises(MismatchError) as caught:
                 call(tensor())
@@ -139,6 +144,7 @@ def test_calls_in_another_order(worlds: Worlds, ranks: int) -> None:
 
 @pytest.mark.ranks(4)
 def test_three_ways_to_differ() -> None:
+    unisono.barrier()
     with pytest.raises(MismatchError) as caught:
         unisono.all_reduce(tensor(), ["sum", "max", "min", "max"][unisono.init().rank])
     assert caught.value.odd == (0, 2)
@@ -216,7 +222,7 @@ def test_sizes_of_one_short_checksum_differ() -> None:
 
 @pytest.mark.parametrize("count", [3, COUNT])
 @in_new_world(2, all_give=[(1 << 32) - 1 + 2 * k for k in range(4)])
-def test_calls_beyond_the_32nd_bit_of_their_number(count: int) -> list[int]:
+def test_call_numbers_beyond_32_bits(count: int) -> list[int]:
     from unisono.engine.compile.program import StateWord
 
     group, numbers = unisono.init(), []

@@ -181,7 +181,7 @@ def test_an_allocation_within_an_allocation() -> None:
 
 @pytest.mark.parametrize("outer", ["all_reduce", "in the background", "recv"])
 @in_new_world(2)
-def test_a_signal_while_a_rank_waits_for_a_late_peer(tmp_path: Path, outer: str) -> None:
+def test_signal_in_a_wait_for_a_late_peer(tmp_path: Path, outer: str) -> None:
     """A handler's call raises at once where its thread is in a call of the group; where it is not, it is made."""
     flag = tmp_path / "handled"
     me, said = unisono.get_rank(), []

@@ -23,7 +23,7 @@ from unisono import PeerFailed, WaitTimeout
 from unisono.base.config import Config
 from unisono.base.records import Wait
 from unisono.calls import p2p
-from unisono.engine.process.ask_stacks import process_status
+from unisono.observe.live.ask_stacks import process_status
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)
@@ -89,7 +89,7 @@ def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, .
 
 
 @pytest.mark.parametrize("away", [sleep_until_told, compute_until_told])
-def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Callable[[Path], None]) -> None:
+def test_one_rank_names_the_missing_rank(tmp_path: Path, away: Callable[[Path], None]) -> None:
     def late() -> tuple[int, float]:
         together(tmp_path)
         unisono.init().timeout_s = float("inf")
@@ -114,7 +114,7 @@ def test_one_rank_says_who_is_missing_and_where_it_is(tmp_path: Path, away: Call
 
 
 @in_new_world(2, hosts="2x1", config=SOON)
-def test_the_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
+def test_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
     pids = all_pids()
     together(tmp_path)
     if unisono.get_rank() == 1:

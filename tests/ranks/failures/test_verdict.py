@@ -204,7 +204,7 @@ def test_order_of_peers_keeps_the_verdict(me: Situation, peers: tuple[PeerView, 
 
 @settings(max_examples=examples(1000), deadline=None, derandomize=True)
 @given(companies)
-def test_ranks_at_the_gate_agree_on_whether_they_agree(peers: tuple[PeerView, ...]) -> None:
+def test_ranks_at_the_gate_conclude_the_same(peers: tuple[PeerView, ...]) -> None:
     """Of ranks that have all entered one call and given nothing up, either all see a disagreement or none does."""
     ranks = [PeerView(0, N, MINE), *(PeerView(p.rank, N, p.signature or MINE) for p in peers)]
     verdicts = {
@@ -321,7 +321,7 @@ def test_who_owes_the_others_a_part_of_a_call(kind: DepartureKind, spans: bool, 
 
 
 @pytest.mark.parametrize("kind", [DepartureKind.RETURNED, DepartureKind.LEFT])
-def test_stale_copies_of_a_departure_prove_nothing(kind: DepartureKind) -> None:
+def test_stale_copy_of_a_departure_proves_nothing(kind: DepartureKind) -> None:
     """This host may not know yet that ranks of other hosts have entered the call, which needs this rank no more."""
     gone = Departure(kind, "went")
     assert watch_of(gone, spans=True, is_fresh=False).view(1) == here(1)

@@ -27,7 +27,7 @@ def total(group: unisono.Group) -> float:
 
 
 @in_new_world(3, gives=[(3.0, [True, False]), (3.0, []), None])
-def test_memory_that_was_lent_for_one_that_is_left_out_is_freed(tmp_path: Path) -> tuple[float, list[bool]] | None:
+def test_memory_for_a_left_out_rank_is_freed(tmp_path: Path) -> tuple[float, list[bool]] | None:
     """Rank 2 is stopped where it has agreed, and before it uses the memory that rank 0 has lent."""
     group, lent = unisono.init(), list[SubArena]()
     lender = group.engine.lender

@@ -35,7 +35,7 @@ def group() -> Any:
     arena.close()
 
 
-def test_who_lives_is_there_and_who_was_killed_has_died(group: Any) -> None:
+def test_living_rank_is_there_and_killed_one_not(group: Any) -> None:
     assert group.liveness.gone(1) is None
     group.kill()
     how = group.liveness.gone(1)
@@ -58,7 +58,7 @@ def test_departure_that_is_being_written_again() -> None:
     assert RankLiveness(layout).left(1) == how  # type: ignore[arg-type]  # it needs no more
 
 
-def test_the_system_tells_how_a_process_has_ended_that_its_parent_has_not_asked_about(group: Any) -> None:
+def test_system_tells_an_end_nobody_asked_about(group: Any) -> None:
     assert group.liveness.gone(1) is None
     group.child.kill()
     os.waitid(os.P_PID, group.child.pid, os.WEXITED | os.WNOWAIT)
@@ -66,7 +66,7 @@ def test_the_system_tells_how_a_process_has_ended_that_its_parent_has_not_asked_
     assert exit_status(group.child.pid, MINE - 1, None) is None, "another process has this number"
 
 
-def test_the_system_tells_how_a_process_has_ended_whose_parent_has_asked(group: Any) -> None:
+def test_system_tells_an_end_the_parent_knows(group: Any) -> None:
     assert group.liveness.gone(1) is None  # from now on it is watched
     assert not is_ending(group.child.pid)
     group.child.communicate(b"\n")
@@ -87,7 +87,7 @@ def test_a_wait_status_in_words(status: int, words: str) -> None:
     assert ending_in_words(status) == words
 
 
-def test_a_number_that_belongs_to_a_thread_by_now_is_no_life(group: Any) -> None:
+def test_number_of_a_thread_is_no_life(group: Any) -> None:
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
@@ -101,7 +101,7 @@ def test_a_number_that_belongs_to_a_thread_by_now_is_no_life(group: Any) -> None
     assert how.how == DepartureKind.DIED
 
 
-def test_a_number_that_belongs_to_another_process_by_now_is_no_life(group: Any) -> None:
+def test_number_of_another_process_is_no_life(group: Any) -> None:
     group.arena.board(1).set_process(os.getpid(), MINE - 1)
     how = group.liveness.gone(1)
     assert how.how == DepartureKind.DIED
@@ -118,7 +118,7 @@ def test_a_zombie_has_ended() -> None:
     child.wait()
 
 
-def test_death_needs_more_than_the_last_descriptor(group: Any) -> None:
+def test_death_needs_more_than_one_descriptor(group: Any) -> None:
     """The process is there. The only descriptor that is free is not enough to read when it has started."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
@@ -131,7 +131,7 @@ def test_death_needs_more_than_the_last_descriptor(group: Any) -> None:
     assert gone is None
 
 
-def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any) -> None:
+def test_death_is_seen_without_descriptors(group: Any) -> None:
     with no_descriptors():
         assert group.liveness.gone(1) is None
     group.child.kill()
@@ -140,7 +140,7 @@ def test_without_a_free_file_descriptor_the_system_is_asked_otherwise(group: Any
         assert group.liveness.gone(1) is not None
 
 
-def test_a_descriptor_at_which_a_thread_looks_is_not_closed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptor_in_use_is_not_closed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be another file's by then, such as one that can be read."""
     looks = []
 
@@ -156,7 +156,7 @@ def test_a_descriptor_at_which_a_thread_looks_is_not_closed(group: Any, monkeypa
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_only_a_parent_that_tells_the_end_is_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_telling_parents_are_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     board = group.arena.board(1)
 
@@ -210,7 +210,7 @@ class World:
         (KeyboardInterrupt(), "raised KeyboardInterrupt"),
     ],
 )
-def test_the_exception_that_ends_a_program_is_told(
+def test_exception_that_ends_a_program_is_told(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
 ) -> None:
     monkeypatch.setattr(sys, "last_value", error, raising=False)

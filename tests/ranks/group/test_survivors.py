@@ -17,7 +17,7 @@ from unisono import RankFailed
 
 
 @in_new_world(3, gives=["went on", "went on", "left out"])
-def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) -> str:
+def test_absent_rank_is_named_and_left_out(tmp_path: Path) -> str:
     group, pair = unisono.init(), unisono.new_group([0, 1])
     if group.rank == 2:
         with pytest.raises(unisono.PeerFailed, match="goes on in a smaller group"):
@@ -41,7 +41,7 @@ def test_who_is_there_but_does_not_come_is_named_and_left_out(tmp_path: Path) ->
 
 
 @in_new_world(2, gives=[3.0, 3.0])
-def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> float:
+def test_aborting_rank_is_awaited_in_a_new_group() -> float:
     group = unisono.init()
     boards = [group.engine.arena.board(rank) for rank in range(2)]
     page = group.engine.arena.board(1)  # type: ignore[union-attr]  # of the world
@@ -60,7 +60,7 @@ def test_who_has_aborted_the_old_group_is_waited_for_in_the_new_one() -> float:
 
 @pytest.mark.parametrize("hosts", [None, "1+1"])
 @in_new_world(2, hosts="hosts", all_give=11.0)
-def test_who_makes_another_call_hears_that_the_others_shrink(hosts: str | None) -> float:
+def test_other_call_hears_that_others_shrink(hosts: str | None) -> float:
     """Nobody has gone: rank 0 has been interrupted in a message, say, and rank 1 knows nothing of it."""
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
@@ -121,9 +121,7 @@ def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
 @in_new_world(3, all_give=7.0)
-def test_an_exception_that_ends_shrink_on_one_rank_is_told_to_the_others(
-    failure: type[BaseException], tmp_path: Path
-) -> float:
+def test_exception_in_shrink_is_told_to_others(failure: type[BaseException], tmp_path: Path) -> float:
     """They wait for that rank when they call it again, with a limit, and go on with it once it does so, too."""
     group = unisono.init()
     unisono.barrier()

@@ -1,5 +1,6 @@
 """Ranks of several hosts connect: who ends, or gives up, meanwhile is named by all others, and not waited for."""
 
+import re
 import signal
 import subprocess
 
@@ -49,14 +50,26 @@ def three(python: Python, *arguments: object, hosts: str = "012") -> list[subpro
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("doomed", [1, 2])
-def test_who_is_killed_before_it_has_connected_is_named_by_all(python: Python, doomed: int) -> None:
+def test_killed_rank_is_named_by_all(python: Python, doomed: int) -> None:
     """Nobody waits out the limit of a minute."""
     killed_is_named(three(python, "killed", doomed), doomed)
 
 
-def test_who_is_killed_before_there_are_sentinels_is_named_by_all(python: Python) -> None:
+def test_death_before_sentinels_is_named_by_all(python: Python) -> None:
     """Rank 2 is on its host, and tells rank 0."""
     killed_is_named(three(python, "early", 1, hosts="011"), 1)
+
+
+def test_who_is_killed_alone_on_its_host_is_named_soon(python: Python) -> None:
+    """No other rank sees that: the sentinel of its host does not start."""
+    all_of_them = three(python, "early", 1)
+    assert all_of_them[1].stdout.readline() == "met\n"
+    all_of_them[1].send_signal(signal.SIGKILL)
+    for rank in (0, 2):
+        said, _ = all_of_them[rank].communicate(timeout=100)
+        waited = re.match(rf"WaitTimeout rank {rank} waited (\S+) s in init\(\) for rank 1\.", said)
+        assert waited, said
+        assert float(waited[1]) < 30
 
 
 def killed_is_named(all_of_them: list[subprocess.Popen[str]], doomed: int) -> None:
@@ -71,7 +84,7 @@ def killed_is_named(all_of_them: list[subprocess.Popen[str]], doomed: int) -> No
             assert "pid 0" not in said
 
 
-def test_who_gives_up_before_it_has_connected_is_named_by_all(python: Python) -> None:
+def test_rank_that_gives_up_is_named_by_all(python: Python) -> None:
     """Rank 2 reads at the store, which rank 0's process runs, when rank 0 knows already."""
     all_of_them = three(python, "interrupted", 1, 2)
     said = [process.communicate(timeout=100)[0] for process in all_of_them]
@@ -83,11 +96,11 @@ def test_who_gives_up_before_it_has_connected_is_named_by_all(python: Python) ->
 
 def test_who_has_waited_for_too_long_is_not_named(python: Python) -> None:
     """Rank 1 gives up, as rank 2 does not come."""
-    said = [process.communicate(timeout=100)[0] for process in three(python, "late", 1)]
-    assert said[1].startswith("met\nWaitTimeout rank 1 waited 1 s in init() for rank 2")
+    said = [(*process.communicate(timeout=100), process.returncode) for process in three(python, "late", 1)]
+    assert said[1][0].startswith("met\nWaitTimeout rank 1 waited 1 s in init() for rank 2")
     for rank in (0, 2):
-        assert said[rank].startswith(f"WaitTimeout rank {rank} waited "), said
-        assert " in init() for rank 2." in said[rank]
+        assert said[rank][0].startswith(f"WaitTimeout rank {rank} waited "), said
+        assert " in init() for rank 2." in said[rank][0]
 
 
 LEFT_BEHIND = """
@@ -117,14 +130,14 @@ except TimeoutError as error:
 
 
 @pytest.mark.cold
-def test_a_thread_left_behind_in_torch_does_not_abort_a_program_that_ends() -> None:
+def test_thread_left_in_torch_aborts_no_exit() -> None:
     """It returns from torch while the interpreter shuts down."""
     done = run_python("-c", LEFT_BEHIND)
     assert (done.returncode, done.stderr) == (3, "")
 
 
 @pytest.mark.cold
-def test_abort_of_another_library_ends_the_process() -> None:
+def test_abort_in_another_library_ends_a_process() -> None:
     """It calls `std::terminate` at exit, with a thread left behind in torch."""
     assert run_python("-c", LEFT_BEHIND, "aborts", timeout=60).returncode == -signal.SIGABRT
 

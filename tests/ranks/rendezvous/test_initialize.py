@@ -51,7 +51,7 @@ def test_one_process_is_a_world_of_one(alone):
         init(rank=0, size=2)
 
 
-def test_shutdown_closes_and_a_new_init_starts_anew(alone):
+def test_init_after_shutdown_starts_anew(alone):
     first = init()
     shutdown()
     shutdown()
@@ -60,7 +60,7 @@ def test_shutdown_closes_and_a_new_init_starts_anew(alone):
     assert init() is not first
 
 
-def test_a_rank_of_run_has_its_group_whatever_the_environment_says(monkeypatch):
+def test_environment_does_not_change_ranks_of_run(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "9")
     assert run(lambda: (init().rank, init().size), 2) == [(0, 2), (1, 2)]
@@ -72,7 +72,7 @@ def late(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_rank_0_says_once_which_ranks_have_not_come_and_how_long_it_waits(alone, monkeypatch, capfd):
+def test_rank_0_names_absent_ranks_once(alone, monkeypatch, capfd):
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     monkeypatch.setenv("MASTER_PORT", "0")
     with pytest.raises(WaitTimeout) as caught:
@@ -85,7 +85,7 @@ def test_rank_0_says_once_which_ranks_have_not_come_and_how_long_it_waits(alone,
     assert re.fullmatch(words, late(capfd))
 
 
-def test_a_rank_says_once_that_rank_0_has_not_come(alone, monkeypatch, capfd):
+def test_absence_of_rank_0_is_told_once(alone, monkeypatch, capfd):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

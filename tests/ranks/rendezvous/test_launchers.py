@@ -94,7 +94,7 @@ def test_torchrun():
     assert detect(TORCHRUN) == Launch(2, 5, why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3")
 
 
-def test_agents_of_several_nodes_need_not_agree_on_restarts():
+def test_agents_may_count_other_restarts():
     """Each counts the failures of its own ranks."""
     first, second = ({**TORCHRUN, "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": count} for count in "01")
     assert detect(first) == detect(second)
@@ -212,7 +212,7 @@ def test_ranks_that_cannot_meet_are_refused(environ, words):
         ("alone", "alone"),
     ],
 )
-def test_ranks_of_a_slurm_step_on_several_hosts_meet_on_the_first(nodes, first):
+def test_slurm_step_meets_on_its_first_host(nodes, first):
     two = [detect({**SLURM, **NODES, "SLURM_STEP_NODELIST": nodes, "SLURM_PROCID": f"{rank}"}) for rank in (0, 1)]
     assert [(launch.rank, launch.size, launch.address, launch.job) for launch in two] == [
         (rank, 2, first, "") for rank in (0, 1)
@@ -224,7 +224,7 @@ def test_ranks_of_a_slurm_step_on_several_hosts_meet_on_the_first(nodes, first):
 
 
 @pytest.mark.parametrize("environ", ON_HOSTS)
-def test_ranks_of_an_mpi_on_several_hosts_ask_it_where_to_meet(environ, monkeypatch):
+def test_ranks_over_hosts_ask_mpi_where_to_meet(environ, monkeypatch):
     launch = detect(environ)
     assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
@@ -268,6 +268,6 @@ def test_mpirun_over_hosts(wheel, tmp_path):
     assert sorted(said.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
 
 
-def test_arguments_that_do_not_agree_with_the_launcher_need_an_address():
+def test_arguments_unlike_launcher_need_address():
     with pytest.raises(ArgumentError, match="MASTER_ADDR"):
         detect(SLURM, rank=0, size=4)

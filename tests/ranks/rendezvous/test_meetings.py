@@ -85,7 +85,8 @@ def test_sizes_that_differ_are_one_error_of_all(port: int, sizes: Sequence[int])
     assert "WORLD_SIZE" in str(errors[0])
 
 
-def test_a_rank_of_another_job_is_told_and_the_job_goes_on(port: int) -> None:
+def test_rank_of_another_job_is_refused(port: int) -> None:
+    """And the job goes on."""
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, launch(port, 0, 2, "job a"), 60.0)
         began = time.monotonic()
@@ -110,7 +111,8 @@ def place(request: pytest.FixtureRequest, port: int) -> Places:
     return lambda rank: Launch(rank, 3, "", job=name)
 
 
-def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(place: Places, came: Came) -> None:
+def test_second_process_as_a_rank_is_refused(place: Places, came: Came) -> None:
+    """And the job goes on."""
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.submit(attend, place(0), 60.0), pool.submit(attend, place(1), 60.0)
         until(lambda: bool(came.of(1)))
@@ -120,9 +122,7 @@ def test_a_rank_that_comes_twice_is_told_and_the_job_goes_on(place: Places, came
         expect_one_arena([attend(place(2), 60.0), first.result(), second.result()])
 
 
-def test_after_a_time_out_of_some_a_late_rank_meets_them(
-    place: Places, came: Came, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_rank_meets_ranks_after_a_time_out(place: Places, came: Came, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: set[tuple[int, str]] = set()
     monkeypatch.setattr(meeting, "_known", heard)
     with ThreadPoolExecutor(2) as pool:
@@ -155,7 +155,7 @@ def test_first_time_out_ends_the_meeting_for_all(place: Places, came: Came) -> N
         expect_one_arena([attend(place(2), 60.0), again.result(), last.result()])
 
 
-def test_time_out_of_a_first_call_does_not_end_a_second(place: Places, came: Came) -> None:
+def test_time_out_of_first_call_ends_no_second(place: Places, came: Came) -> None:
     """Rank 1 has come again into the meeting of rank 0's first call, whose time is then up. Rank 2 comes late."""
     with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one:
         assert isinstance(one.submit(attend, place(1), 0.1).result(), WaitTimeout)
@@ -169,9 +169,7 @@ def test_time_out_of_a_first_call_does_not_end_a_second(place: Places, came: Cam
         expect_one_arena([attend(place(2), 60.0), again.result(), last.result()])
 
 
-def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
-    port: int, came: Came, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_meeting_ends_one_without_an_end(port: int, came: Came, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store does not answer rank 0 in time, which would say that its time is up. Rank 1 waits in that meeting."""
     set_first, silent = AskedStore.set_first, list[str]()
 
@@ -197,9 +195,7 @@ def test_a_meeting_whose_end_was_not_told_is_over_when_rank_0_begins_the_next(
         expect_one_arena([attend(launch(port, 2, 3), 60.0), last.result(), again.result()])
 
 
-def test_a_meeting_whose_beginning_is_heard_late_is_not_held(
-    port: int, came: Came, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_meeting_heard_of_late_is_not_held(port: int, came: Came, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store answers rank 0's first call only when it has heard of the second."""
     late: list[Callable[[], object]] = []
     answer = AskedStore._answer

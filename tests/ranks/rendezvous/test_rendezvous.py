@@ -16,7 +16,7 @@ from tests.ranks.rendezvous.conftest import begun, planned
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.engine.memory.arena import Arena
-from unisono.ranks.rendezvous import rendezvous, stores
+from unisono.ranks.rendezvous import meeting, rendezvous, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.entries import MeetingEnd, read, write
 from unisono.ranks.rendezvous.identity import Identity
@@ -47,7 +47,7 @@ def together(function, ranks):
 
 
 @pytest.mark.parametrize("absent", [1, 2])
-def test_who_does_not_come_is_named_by_everybody_else(absent, came):
+def test_absent_rank_is_named_by_all_others(absent, came):
     store, ranks = HashStore(), [rank for rank in range(4) if rank != absent]
     with ThreadPoolExecutor(1) as pool:
         outcomes = pool.submit(together, lambda rank: meet(rank, 4, store, 60.0), ranks)
@@ -67,28 +67,26 @@ def test_a_port_in_use_is_said(monkeypatch):
             meet_in_rounds(launch, time.monotonic() + 2.0)
 
 
-def test_a_rank_that_dies_before_it_has_the_arena_is_named(monkeypatch):
-    store, attach = HashStore(), Arena.attach
+def test_death_before_the_arena_is_named(monkeypatch):
+    """Time is up a little after both have come. The thread that stands for the dead rank waits to hear why."""
+    store, hand_out = HashStore(), meeting.hand_out
 
-    def die_once(fd):
-        if threading.current_thread().name.startswith("victim"):
-            raise EOFError
-        return attach(fd)
+    def die(_fd):
+        raise EOFError
 
-    monkeypatch.setattr(Arena, "attach", die_once)
+    def hand_out_soon(fd, listener, ranks, _deadline, look):
+        return hand_out(fd, listener, ranks, time.monotonic() + 0.2, look)
 
-    def act(rank):
-        if rank == 1:
-            threading.current_thread().name = "victim"
-        return meet(rank, 3, store, 0.5)  # the victim then waits for a second to hear why
-
-    for error in together(act, range(3)):
+    monkeypatch.setattr(Arena, "attach", die)
+    monkeypatch.setattr(meeting, "hand_out", hand_out_soon)
+    monkeypatch.setattr(meeting, "_REASON_S", 60.0)
+    for error in together(lambda rank: meet(rank, 2, store, 60.0), range(2)):
         assert isinstance(error, WaitTimeout)
         assert error.missing == (1,)
 
 
 @pytest.mark.parametrize(("victim", "absent"), [(0, 2), (1, 2), (2, 1)])
-def test_a_rank_that_dies_while_others_wait_for_more_is_named_at_once(victim, absent, monkeypatch):
+def test_death_in_a_meeting_is_named_at_once(victim, absent, monkeypatch):
     """A rank never comes; the victim's process seems to have ended as soon as it has said who it is."""
     store, (rank,) = HashStore(), {0, 1, 2} - {victim, absent}
     ended = Identity.mine()._replace(pid=1 << 30, ticks=1)
@@ -129,7 +127,7 @@ def test_process_of_rank_0_stays_for_late_ranks(monkeypatch):
     stays.join()
 
 
-def test_unresponsive_store_of_rank_0_ends_the_wait():
+def test_silent_store_of_rank_0_ends_the_wait():
     silent = store_silent("127.0.0.1:1234", 0, 5.0, 5.0)
     said = read(MeetingEnd, write(end_of(silent, 0)).encode(), 0, 3)
     error = why_ended(said, 2, 5.0)
@@ -137,7 +135,7 @@ def test_unresponsive_store_of_rank_0_ends_the_wait():
     assert error.missing == (0,)
 
 
-def test_torch_says_nothing_of_a_store_that_has_gone(capfd, monkeypatch):
+def test_torch_is_quiet_about_a_lost_store(capfd, monkeypatch):
     """Its backtraces would hide which rank has died."""
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
     server = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
@@ -152,7 +150,7 @@ def test_torch_says_nothing_of_a_store_that_has_gone(capfd, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["libuv", "threads", "hash", "file"])
-def test_a_rank_that_waits_for_a_value_gets_it_when_it_is_set(kind, tmp_path):
+def test_waiting_rank_gets_a_value_when_set(kind, tmp_path):
     if kind in ("libuv", "threads"):
         how = {"use_libuv": kind == "libuv", "wait_for_workers": False}
         server = TCPStore("127.0.0.1", 0, 2, is_master=True, **how)
@@ -171,7 +169,7 @@ def test_a_rank_that_waits_for_a_value_gets_it_when_it_is_set(kind, tmp_path):
         assert asked.value("other", 0.0) == b"word"
 
 
-def test_ranks_that_are_threads_of_one_process_are_told_at_once(monkeypatch):
+def test_ranks_of_one_process_are_refused_at_once(monkeypatch):
     monkeypatch.undo()
     store, start = HashStore(), time.monotonic()
     for error in together(lambda rank: meet(rank, 2, store, 100), range(2)):
@@ -180,7 +178,7 @@ def test_ranks_that_are_threads_of_one_process_are_told_at_once(monkeypatch):
     assert time.monotonic() - start < 50
 
 
-def test_who_gives_up_first_tells_the_others_who_was_missing(came):
+def test_first_to_give_up_tells_who_was_missing(came):
     store = HashStore()
     with ThreadPoolExecutor(1) as pool:
         outcomes = pool.submit(together, lambda rank: meet(rank, 3, store, 60.0), (0, 2))
@@ -191,7 +189,7 @@ def test_who_gives_up_first_tells_the_others_who_was_missing(came):
         assert error.missing == (1,)
 
 
-def test_interrupted_rank_leaves_a_group_that_others_have(monkeypatch):
+def test_interrupted_rank_leaves_the_group(monkeypatch):
     """Ctrl-C ends its `init()` when the meeting has ended well."""
     store, heed = HashStore(), Meeting._heed
 

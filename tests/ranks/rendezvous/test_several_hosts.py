@@ -74,7 +74,7 @@ def expect_hosts(outcomes, hosts):
 
 
 @pytest.mark.parametrize("host_of", ["00", "0000000", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
-def test_every_host_has_its_memory_and_all_have_the_map(rank, host_of):
+def test_hosts_have_their_memory_and_all_the_map(rank, host_of):
     hosts = Hosts.of(host_of)
     outcomes = together(rank, host_of)
     expect_hosts(outcomes, hosts)
@@ -134,7 +134,7 @@ def test_rank_without_room_is_named_by_all(rank, monkeypatch, host_of):
     assert {str(error) for error in others} == {"rank 2: no room here"}
 
 
-def test_a_rank_that_dies_on_another_host_is_named_by_all(rank, monkeypatch):
+def test_death_on_another_host_is_named_by_all(rank, monkeypatch):
     """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
     ended, fetch = threading.Event(), meeting.fetch
 
@@ -213,7 +213,7 @@ def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
     assert list(host_names(ranks, place(ranks))) == expected
 
 
-def test_long_names_of_hosts_are_cut_where_they_are_alike():
+def test_long_host_names_are_cut_where_alike():
     for address, expected in (("fd00::1234:5678:9abc:%d", "#%d"), ("10.100.200.%d", " at 10.100.200.%d")):
         ranks = {k: HOME._replace(host="n" * 60, boot=f"boot-{k}", address=address % k) for k in range(2)}
         found = host_names(ranks, place(ranks))
@@ -249,7 +249,7 @@ def test_ranks_that_cannot_form_a_group(change, words):
         check({0: HOME._replace(pid=7), 1: HOME, 2: other})
 
 
-def test_only_several_hosts_need_common_settings_and_then_all_ranks_do():
+def test_several_hosts_need_common_settings():
     other = common_settings(Config(link=Link.parse("1Gbit,100us")))
     ranks = {0: HOME, 1: HOME._replace(pid=2, common=other)}
     check(ranks)
@@ -258,7 +258,7 @@ def test_only_several_hosts_need_common_settings_and_then_all_ranks_do():
 
 
 @pytest.mark.parametrize("host_of", ["000", "001", "012"])
-def test_a_rank_that_looks_up_at_another_pace_is_told_to_all(rank, monkeypatch, host_of):
+def test_other_look_up_pace_is_told_to_all(rank, monkeypatch, host_of):
     own, config = rank[0], Config
 
     def with_its_pace(**settings):
@@ -274,7 +274,7 @@ def test_a_rank_that_looks_up_at_another_pace_is_told_to_all(rank, monkeypatch, 
         )
 
 
-def test_each_host_has_the_settings_of_its_first_rank(rank):
+def test_first_rank_gives_its_host_settings(rank):
     store = HashStore()
 
     def act(number):
@@ -306,14 +306,14 @@ def each_on_a_machine(rank, monkeypatch, own_address):
         monkeypatch.setattr(module, "own_address", own_address)
 
 
-def test_hosts_with_no_way_between_them_are_refused_everywhere(rank, monkeypatch):
+def test_hosts_with_no_way_between_are_refused(rank, monkeypatch):
     each_on_a_machine(rank, monkeypatch, lambda _toward: LOOP)
     for error in together(rank, "012"):
         assert isinstance(error, ArgumentError)
         assert "Set MASTER_ADDR to an address of rank 0's host" in str(error)
 
 
-def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
+def test_loopback_master_address_on_its_own_host(rank, monkeypatch):
     """As where /etc/hosts says that the host's name is 127.0.1.1: the way to the others tells the own address."""
 
     def address(toward):
@@ -337,7 +337,7 @@ def test_a_master_address_that_means_itself_on_its_own_host(rank, monkeypatch):
         ({"boot": "boot-2"}, ""),
     ],
 )
-def test_what_is_said_of_hosts_that_are_one_machine(change, words):
+def test_remark_on_hosts_of_one_machine(change, words):
     ranks = {0: HOME, 1: HOME._replace(pid=2), 2: HOME._replace(pid=3, **change)}
     said = remark(ranks, place(ranks))
     assert words in said

@@ -27,7 +27,7 @@ from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.stores import JobServer, job_store
 
 
-def test_a_store_that_does_not_answer_ends_the_wait_in_time() -> None:
+def test_wait_for_a_silent_store_ends_in_time() -> None:
     ended = threading.Event()
 
     class Stopped(HashStore):  # type: ignore[misc]
@@ -59,7 +59,7 @@ def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         meet_in_rounds(Launch(1, 2, "", "255.255.255.255", 29500), time.monotonic() + 3600.0)
 
 
-def test_a_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
+def test_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as other:
         error = attend(launch(other.getsockname()[1], 1, 2), 0.3)
@@ -93,7 +93,7 @@ def test_two_jobs_at_once(job):
         arena.close()
 
 
-def test_without_rank_0_nobody_waits_longer_than_asked(job):
+def test_wait_without_rank_0_ends_in_time(job):
     error = meet(job, 1, 2, 0.3)
     assert isinstance(error, WaitTimeout)
     assert error.missing == (0,)
@@ -115,7 +115,7 @@ def test_store_of_a_job_outlives_its_server(job):
     assert store.check(["first"])  # the process is the same
 
 
-def test_connections_to_a_job_do_not_hold_up_ranks(job):
+def test_strangers_at_a_job_hold_up_no_rank(job):
     with closing(JobServer(job)) as server:
         name, strangers = server._listener.getsockname(), []
         for number in range(200):
@@ -160,7 +160,7 @@ def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
         assert met.store.check(["0", "1"])
 
 
-def test_over_mpi_the_first_address_that_leads_to_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_address_to_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
     server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
     rank, deadline = Launch(1, 2, "", by_mpi=True), time.monotonic() + 60

@@ -110,7 +110,7 @@ def test_slow_link_makes_more_segments() -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("hosts", MAPS)
-@each("collective", CORES)
+@each("collective", (*CORES, "all_to_all", "scan", "exscan"))
 def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link: str) -> None:
     for nbytes in SIZES:
         found = choice(collective, nbytes, hosts, link)

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from tests.support.programs import Python, place
 from tests.support.waiting import until
-from unisono.engine.memory.meeting_page import waiting_of
+from unisono.observe.live.meeting_page import waiting_of
 from unisono.tools.cli import app
 
 

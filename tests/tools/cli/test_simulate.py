@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from tests.schedule.exchange.files import FILES
 from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
-from unisono.schedule.algorithms import CATALOGUE, find
+from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.catalogue import COLLECTIVES
 from unisono.schedule.algorithms.over_hosts import CORES
-from unisono.schedule.choose.over_hosts import choose_spanning, why_priced_only
+from unisono.schedule.choose.over_hosts import choose_spanning
 from unisono.schedule.simulate import Candidate, candidates, messages
 from unisono.tools.cli import app
 from unisono.tools.cli.shared.costs_over_hosts import find_call
@@ -85,10 +85,8 @@ SIZES = [8, 16 << 20]
 
 
 def by_a_call(name: str, hosts: Hosts, nbytes: int) -> str:
-    """The name of the table that a call uses; "" if it cannot choose this algorithm."""
+    """The name of the table that a call uses."""
     collective, _, short = name.partition(".")
-    if why_priced_only(find(collective, name)):
-        return ""
     ways = {choose_spanning(collective, nbytes, hosts, algorithm=way).name for way in (name, short)}
     assert len(ways) == 1, "the short and the full name are one"
     return ways.pop()
@@ -99,8 +97,7 @@ def by_explain(name: str, hosts: Hosts, nbytes: int) -> str:
     found = find_call(name, hosts, nbytes=nbytes)
     if found:
         return found.table.name
-    target = find_target(name, hosts.ranks, nbytes=nbytes).algorithm
-    return "" if why_priced_only(target) else target.full_name
+    return find_target(name, hosts.ranks, nbytes=nbytes).algorithm.full_name
 
 
 @pytest.mark.parametrize("nbytes", SIZES)

@@ -33,8 +33,8 @@ from .checking import checking
 from .drive import Run, check_finished, complete, drive, failed
 from .request import Request, Tensors, is_one
 
-CallKey = tuple[str, Any, int, Any]
-"""The call as the user makes it: collective, op, root and algorithm."""
+CallKey = tuple[str, Any, int, Any, *tuple[str, ...]]
+"""The call as the user makes it: collective, op, root and algorithm; of a coalesced call also its tensors in words."""
 
 UNKNOWN: Any = type("Unknown", (), {"__doc__": "What a fast path returns for a call that must be checked."})()
 

@@ -89,19 +89,17 @@ def plan(
 
     known_as: keep the plan under this name for `shortcut`.
     """
-    limit_s, made, factor, combine = None if timeout_s is None else seconds(timeout_s), request, None, None
+    limit_s, made, factor = None if timeout_s is None else seconds(timeout_s), request, None
     if isinstance(request.op, PremulSum):
         made, factor = _sum(request, group.rank), request.op.factor
     result = made.out
     if group.span is not None:
-        from .over_hosts.rank_order import in_rank_order
         from .over_hosts.relay import Relay  # groups on one host do without
 
         Relay.serve(group, group.span)
-        made, combine = in_rank_order(made, group.rank, group.size, algorithm)
     plain, taken, given = _on_plain_tensors(made, group, in_place=request.in_place, copies=factor is not None)
     bound = make_plan(group, plain, algorithm)
-    if known_as is not None and combine is None and not taken:
+    if known_as is not None and not taken:
         keep(group, bound, known_as, plain)
     run, written = Run.of(bound, plain, algorithm), needed_by_autograd(made.written_on(group.rank))
 
@@ -115,8 +113,6 @@ def plan(
         if given:
             copy(given)
         mark_written(written)
-        if combine is not None:
-            combine()
         return result
 
     return action

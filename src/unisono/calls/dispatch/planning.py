@@ -74,6 +74,8 @@ def _on_one_host(
     else:
         chosen, why = find(request.collective, algorithm), "the call names it"
     schedule = chosen.schedule(group.size, request.root)
+    if schedule.hosts is not None:  # of a table that was made for several
+        schedule = schedule.replace(hosts=None)
     check_order(request, schedule)
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.engine.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
@@ -104,7 +106,10 @@ def _over_hosts(
 ) -> Plan:
     from ...schedule.choose.over_hosts import choose_spanning  # calls on one host do without
 
-    chosen = choose_spanning(request.collective, nbytes, span.hosts, group.engine.config, algorithm)
+    in_one_pass = not _may_combine_parts(request)
+    chosen = choose_spanning(
+        request.collective, nbytes, span.hosts, group.engine.config, algorithm, in_one_pass=in_one_pass
+    )
     schedule = chosen.make(request.collective, span.hosts, request.root)
     pieces = chosen.pieces if request.counts is None else 1
     op, dtype = request.op if isinstance(request.op, str | CustomOp) else None, dtype_name(request.like.dtype)
@@ -123,6 +128,14 @@ def _over_hosts(
             pieces //= 2
     plan.words[PlanWord.TAGS] = np.uint64(digest(span.gid, plan.signature)).astype(np.int64)
     return replace(plan, writes=bool(request.written_on(group.rank)), why=chosen.why)
+
+
+def _may_combine_parts(request: Request) -> bool:
+    """May partial results be combined, in any order? Not if the op forbids it; an average of integers is of the sum."""
+    op, dtype = request.op, request.like.dtype
+    if isinstance(op, CustomOp):
+        return op.commutative and op.associative
+    return op != "avg" or dtype.is_floating_point or dtype.is_complex
 
 
 def check_order(request: Request, schedule: Schedule) -> None:

@@ -18,7 +18,7 @@ from .versions import Message, Place, ProgramMove, Version, Versions, make_versi
 
 _NEVER = float("inf")
 _COPIED = -(2**-22)
-"""Where inputs are copied to outputs among the rounds: before all moves, behind empty messages."""
+"""Where inputs are copied to outputs among the rounds: before all moves, behind empty messages (see `far`)."""
 
 
 class Placed(NamedTuple):
@@ -95,11 +95,9 @@ def _each(versions: Versions) -> list[Version]:
 
 
 def _copy(version: Version, at: float, to: Place) -> ProgramMove:
-    move = ProgramMove(version.rank, at, version.sub, [], version.count_index)
-    if version.given:
-        move.source = [version.given]
-    move.to = [to]
-    return move
+    """A copy of an input to a place; it makes no version."""
+    source = [version.given] if version.given else []
+    return ProgramMove(version.rank, at, version.sub, [], version.count_index, source=source, to=[to])
 
 
 class _Order:
@@ -160,7 +158,7 @@ class _Order:
             elif place in self.publisher:
                 needs.append(self.publisher[place])
         if self.lowering.zero_copy:
-            needs += [user for place in move.to if place.where != STAGE for user in self.users[self.memory(place)]]
+            needs += [user for place in move.to if place.where != STAGE for user in self.users_of(place)]
         if any(place.where != STAGE for place in move.to):
             needs += self.barrier(move.rank)
         self.wait(move, needs)
@@ -195,7 +193,7 @@ class _Order:
     def use(self, move: ProgramMove) -> None:
         for place in [*move.source, *move.to]:
             if place.where != STAGE:
-                self.users[self.memory(place)].append(move)
+                self.users_of(place).append(move)
 
     def put(self, move: ProgramMove) -> bool:
         """Make this copy an output of the move that makes its input, if the destination is free by then."""
@@ -204,7 +202,7 @@ class _Order:
             return False
         if len(move.to) != 1 or move.to[0].where != OUT or any(m.round <= move.round for m in move.makes.readers):
             return False
-        users = self.users[self.memory(move.to[0])]
+        users = self.users_of(move.to[0])
         if not all(user is maker or user.step <= maker.clock[user.rank] for user in users):
             return False
         maker.to.append(move.to[0])
@@ -231,8 +229,8 @@ class _Order:
                 np.maximum(mine, need.clock, out=mine)
                 self.entered[move.rank] |= need.entered
 
-    def memory(self, place: Place) -> Place:
-        return memory(place, self.lowering)
+    def users_of(self, place: Place) -> list[ProgramMove]:
+        return self.users[memory(place, self.lowering)]
 
     def check_steps(self, step: int) -> None:
         """Raise AlgorithmError if a rank makes more steps than a progress word can count."""
@@ -243,12 +241,12 @@ class _Order:
             )
 
 
-def compile_schedule(schedule: Schedule, lowering: Lowering, hosts: Hosts | None = None) -> list[Program]:
-    """The programs of all ranks. hosts: where they are; None: on one host.
+def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
+    """The programs of all ranks, which are on the table's hosts.
 
     Raises AlgorithmError for a table that has no program.
     """
-    ranks, hosts = schedule.ranks, hosts or Hosts.one(schedule.ranks)
+    ranks, hosts = schedule.ranks, schedule.hosts or Hosts.one(schedule.ranks)
     versions, placed, made = _order(schedule, lowering, hosts, barrier=False)
     if made.needs_barrier:
         versions, placed, made = _order(schedule, lowering, hosts, barrier=True)

@@ -13,7 +13,6 @@ import numpy as np
 
 from ...base.python import no_collections
 from ...base.records import digest
-from ...schedule.hosts import Hosts
 from ...schedule.proof import prove
 from ...schedule.table import Schedule
 from ..kept import Kept
@@ -30,27 +29,27 @@ _READ = "contract", "hosts", "moves", "proof", "table"
 _SOURCES = [*_FOLDER.glob("*.py"), *(_SCHEDULE / f"{name}.py" for name in _READ)]
 
 
-def program(schedule: Schedule, lowering: Lowering, rank: int, hosts: Hosts | None = None) -> Program:
-    """The program of a rank. hosts: where the ranks are; None: on one host.
+def program(schedule: Schedule, lowering: Lowering, rank: int) -> Program:
+    """The program of a rank.
 
     The table has been proved, and the programs of all ranks, now or when they were kept.
     """
     if schedule.ranks < _FEWEST:
-        return _proved(schedule, lowering, hosts)[rank]
-    key = digest(schedule.digest, lowering, hosts.members if hosts else ())
-    kept = Kept(f"program-{key:016x}", _SOURCES, lambda: _packed(schedule, lowering, hosts), np.__version__)
+        return _proved(schedule, lowering)[rank]
+    key = digest(schedule.digest, lowering, schedule.hosts.members if schedule.hosts else ())
+    kept = Kept(f"program-{key:016x}", _SOURCES, lambda: _packed(schedule, lowering), np.__version__)
     found: Program = pickle.loads(pickle.loads(kept.content())[rank])  # noqa: S301  as trusted as machine code
     return found
 
 
-def _packed(schedule: Schedule, lowering: Lowering, hosts: Hosts | None) -> bytes:
+def _packed(schedule: Schedule, lowering: Lowering) -> bytes:
     """The programs of all ranks, each in bytes of its own."""
     with no_collections():  # a fourth of the time: there are millions of objects, in no circle
-        return pickle.dumps([*map(pickle.dumps, _proved(schedule, lowering, hosts))])
+        return pickle.dumps([*map(pickle.dumps, _proved(schedule, lowering))])
 
 
-def _proved(schedule: Schedule, lowering: Lowering, hosts: Hosts | None) -> Sequence[Program]:
+def _proved(schedule: Schedule, lowering: Lowering) -> Sequence[Program]:
     prove(schedule)
-    programs = compile_schedule(schedule, lowering, hosts)
-    prove_programs(schedule, programs, lowering, hosts)
+    programs = compile_schedule(schedule, lowering)
+    prove_programs(schedule, programs, lowering)
     return programs

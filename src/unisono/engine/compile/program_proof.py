@@ -71,24 +71,19 @@ class CompiledCall(NamedTuple):
     lowering: Lowering
 
 
-def prove_programs(
-    schedule: Schedule, programs: Sequence[Program], lowering: Lowering, hosts: Hosts | None = None
-) -> None:
-    """Prove that these programs, run twice in a row, keep the schedule's contract. Raises ProgramError.
-
-    hosts: where the ranks are; None: on one host.
-    """
-    prove_calls([CompiledCall(schedule, programs, lowering)] * 2, hosts)
+def prove_programs(schedule: Schedule, programs: Sequence[Program], lowering: Lowering) -> None:
+    """Prove that these programs, run twice in a row, keep the schedule's contract. Raises ProgramError."""
+    prove_calls([CompiledCall(schedule, programs, lowering)] * 2)
 
 
-def prove_calls(calls: Sequence[CompiledCall], hosts: Hosts | None = None) -> None:
+def prove_calls(calls: Sequence[CompiledCall]) -> None:
     """Prove the same for calls of several schedules in one group, one after the other."""
-    _Machine(calls, hosts or Hosts.one(len(calls[0].programs))).run()
+    _Machine(calls).run()
 
 
 class _Machine:
-    def __init__(self, calls: Sequence[CompiledCall], hosts: Hosts) -> None:
-        self.calls, self.hosts = calls, hosts
+    def __init__(self, calls: Sequence[CompiledCall]) -> None:
+        self.calls, self.hosts = calls, calls[0].schedule.hosts or Hosts.one(len(calls[0].programs))
         self.under_way: dict[tuple[int, int, int, int], _Letter] = {}
         """Sender, receiver, segment and number of each message that has left and has not come."""
         self.leaving: dict[Place, tuple[int, int]] = {}  # slot that leaves -> its rank and the segment

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ...base.python import members
-from ...base.records import CallRecord
+from ...base.records import CallRecord, fitting
 from ..memory_order import RECORD_HEAD, publish, read_record, write_record
 from .rank_logs import CallLog
 
@@ -108,10 +108,7 @@ class PlanRegistry:
 
     def set_group(self, place: int, note: GroupNote) -> None:
         """Write a note on a group in the place of an earlier one."""
-        for width in (200, 50, 0):
-            data = json.dumps(note._replace(name=note.name[:width])).encode()
-            if len(data) <= _ROOM:
-                break
+        data = fitting(_ROOM, lambda width: note._replace(name=note.name[:width]))
         self._write(place, next(self._changes), data[:_ROOM])
 
     def remove_group(self, place: int) -> None:

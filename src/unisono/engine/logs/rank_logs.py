@@ -108,15 +108,6 @@ class CallLog:
             for number in range(first, newest + 1)
         }
 
-    def latest(self) -> LoggedCall | None:
-        """The call that the rank has entered last; None before its first."""
-        number = self.newest
-        if not number:
-            return None
-        at = number % self.calls * _CALL.size
-        order()
-        return LoggedCall.of(*_CALL.unpack(bytes(self._memory[at : at + _CALL.size])))
-
     def enter(self, number: int, note: int, cycles: int) -> None:
         """Note that the rank enters a call that the kernel does not make."""
         words, at = self._words, number % self.calls * _WORDS

@@ -13,10 +13,10 @@ from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import DTYPE_CODES
 from .poller import Watched
-from .requests import Message, Send, wrong_header
+from .requests import Message, Send, describe
 
 _DONE = int(CursorWord.DONE)
-_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = (int(CursorWord.HEADER) + int(word) for word in HeadWord)
+_TAG = int(HeadWord.TAG)
 
 _RING_BYTES, _LEAST_RING_BYTES = 512 << 10, 32 << 10
 """Powers of two. A ring fits into a second-level cache, and is too small for a heap to give its pages back to the
@@ -69,7 +69,7 @@ class _Channel:
         words[CursorWord.RING], words[CursorWord.DONE], words[CursorWord.PEER] = ring, -1, peer
         words[CursorWord.SPINS] = min(spins, _MOST_SPINS)
         self.ring = ring
-        self._words, self._cursor = words.data, words.ctypes.data
+        self._words, self._header, self._cursor = words.data, words[CursorWord.HEADER :].data, words.ctypes.data
 
     @property
     def done(self) -> int:
@@ -98,10 +98,10 @@ class SendChannel(_Channel):
 
     def write(self, send: Send) -> int:
         """Write as much as fits; 1 when the message is complete."""
-        tensor, words = send.tensor, self._words
-        if words[_DONE] < 0:
+        tensor = send.tensor
+        if self._words[_DONE] < 0:
             self._describe(DTYPE_CODES[tensor.dtype], tensor.nbytes, tensor.shape)
-            words[_TAG] = send.tag
+            self._header[_TAG] = send.tag
         return self._write(self._cursor, tensor.data_ptr())
 
     def write_whole(self, address: int, dtype: int, nbytes: int, shape: torch.Size, tag: int) -> int:
@@ -116,11 +116,7 @@ class SendChannel(_Channel):
         return self._write_whole(self._cursor, address, tag)
 
     def _describe(self, dtype: int, nbytes: int, shape: torch.Size) -> None:
-        """Write to the header what it says of a tensor."""
-        words = self._words
-        words[_NBYTES], words[_KIND] = nbytes, dtype << 8 | len(shape)
-        for k, extent in enumerate(shape, _SHAPE):
-            words[k] = extent
+        describe(self._header, dtype, nbytes, shape)
         self._shape, self._dtype = shape, dtype
 
 
@@ -141,18 +137,7 @@ class ReceiveChannel(_Channel):
 
     def read_header(self) -> Message | None:
         """The next message, or the one that has begun, without its payload; None while there is none."""
-        if not self._read_header(self._cursor):
-            return None
-        words = self._words
-        kind = words[_KIND]
-        shape = words[_SHAPE : _SHAPE + (kind & 0xFF)].tolist()
-        code, nbytes = kind >> 8, words[_NBYTES]
-        if wrong := wrong_header(code, shape, nbytes):
-            raise InternalError(
-                f"rank {self.source} has sent {wrong}. A program has overwritten shared memory, or the ranks run "
-                "different versions."
-            )
-        return Message(self.source, words[_TAG], words[_SENT_NS], code, shape, nbytes)
+        return Message.told(self._header, self.source) if self._read_header(self._cursor) else None
 
     def read_payload(self, target: int) -> int:
         """Read arrived bytes to this address, or drop them at address 0; 1 when the message is complete."""

@@ -1,16 +1,23 @@
-"""The two ends of a stream between ranks on two hosts, with the methods of the ends in `channel`. No method waits."""
+"""The two ends of a stream between ranks on two hosts, with the methods of the ends in `channel`. No method waits.
+
+`FarPeers` makes them.
+"""
 
 import ctypes
 import time
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ...base.errors import InternalError
+from ...base.records import digest
 from ..carrier import Lost
+from ..kernels.ring_buffer import HeadWord, head_bytes
 from ..tensors import DTYPE_CODES
 from . import far_channel as far
-from .far_channel import END, HEAD_BYTES, HEAD_WORDS, FarChannel, Piece, Pieces, payload_place
+from .far_channel import END, HEAD_BYTES, CarrierStreams, FarChannel, Piece
 from .poller import ZERO, Watched
-from .requests import Message, Send, wrong_header
+from .requests import Message, Send, describe
 
 _AHEAD = 16  # for how many pieces of a payload a receiver is ready at once
 
@@ -18,8 +25,10 @@ _AHEAD = 16  # for how many pieces of a payload a receiver is ready at once
 class FarSendChannel(FarChannel):
     """queue: the requests that are not done yet."""
 
-    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int]) -> None:
-        super().__init__(pieces, peer, tags)
+    sends = True
+
+    def __init__(self, traffic: CarrierStreams, peer: int, tags: tuple[int, int]) -> None:
+        super().__init__(traffic, peer, tags)
         self.queue: deque[Send] = deque()
         self._under_way: deque[Piece] = deque()
         self._bytes = 0  # the bytes of the pieces under way
@@ -45,7 +54,7 @@ class FarSendChannel(FarChannel):
                 size = min(far.COPIED_BYTES, nbytes - self.done)
                 if not self._may_send(size):
                     return 0
-                piece = self._pieces.take(size)
+                piece = self._traffic.take(size)
                 ctypes.memmove(piece.address, tensor.data_ptr() + self.done, size)
                 self._send(piece)
                 self.done += size
@@ -71,15 +80,14 @@ class FarSendChannel(FarChannel):
         """End the stream. A message that is not complete stays incomplete. Idempotent."""
         if not self._ended and self._sent and self.done < 0 and self.lost is None:
             self._ended = True
-            head = self._pieces.take(HEAD_BYTES)
-            head.words(HEAD_WORDS)[:] = [0, 0, END]
+            head = self._traffic.take(HEAD_BYTES)
+            head.header[HeadWord.KIND] = END
             try:
                 self._send(head)
             except Lost as lost:
                 self._lose(lost)
 
     def catch_up(self) -> bool:
-        """See what has come. True when the carrier has nothing of this stream any more, or nothing can come."""
         self.read_answers()
         return not self._under_way or self.lost is not None
 
@@ -87,10 +95,10 @@ class FarSendChannel(FarChannel):
         return self.lost is None and (not self._under_way or self._bytes + nbytes <= far.WINDOW_BYTES)
 
     def _send_head(self, send: Send) -> None:
-        tensor, head = send.tensor, self._pieces.take(HEAD_BYTES)
-        shape, nbytes, place = tensor.shape, tensor.nbytes, payload_place(len(tensor.shape))
-        kind = DTYPE_CODES[tensor.dtype] << 8 | len(shape)
-        head.words(HEAD_WORDS + len(shape))[:] = [nbytes, send.tag, kind, *shape]
+        tensor, head = send.tensor, self._traffic.take(HEAD_BYTES)
+        nbytes, place, header = tensor.nbytes, head_bytes(tensor.dim()), head.header
+        describe(header, DTYPE_CODES[tensor.dtype], nbytes, tensor.shape)
+        header[HeadWord.TAG] = send.tag
         inside = place + nbytes <= HEAD_BYTES
         if inside:
             ctypes.memmove(head.address + place, tensor.data_ptr(), nbytes)
@@ -101,13 +109,13 @@ class FarSendChannel(FarChannel):
         self._under_way.append(piece)
         self._bytes += piece.nbytes
         self._sent += 1
-        self._pieces.send(piece, self.peer, self._piece_tag, self._sent)
+        self._traffic.send(piece, self.peer, self._piece_tag, self._sent)
         if self._answer is None:
             self._expect_answer()
 
     def _expect_answer(self) -> None:
-        answer = self._pieces.take(0)
-        self._pieces.expect(answer, self.peer, self._answer_tag)
+        answer = self._traffic.take(0)
+        self._traffic.expect(answer, self.peer, self._answer_tag)
         self._answer = answer
 
     def _take_back(self, taken: int) -> None:
@@ -121,7 +129,7 @@ class FarSendChannel(FarChannel):
             self._bytes -= piece.nbytes
             self._taken += 1
             piece.settle()
-            self._pieces.give_back(piece)
+            self._traffic.give_back(piece)
 
 
 class FarReceiveChannel(FarChannel):
@@ -131,8 +139,8 @@ class FarReceiveChannel(FarChannel):
     news_at: when the last piece came, by the monotonic clock.
     """
 
-    def __init__(self, pieces: Pieces, peer: int, tags: tuple[int, int], source: int) -> None:
-        super().__init__(pieces, peer, tags)
+    def __init__(self, traffic: CarrierStreams, peer: int, tags: tuple[int, int], source: int) -> None:
+        super().__init__(traffic, peer, tags)
         self.source = source
         self.message: Message | None = None
         self.ended = False
@@ -153,25 +161,23 @@ class FarReceiveChannel(FarChannel):
         head = self._take()
         if head is None:
             return None
-        nbytes, tag, kind = head.words(HEAD_WORDS)
-        if kind == END:
+        header = head.header
+        if header[HeadWord.KIND] == END:
             self.ended = True
             if self._unanswered:
                 self._answer()
             return None
-        dimensions, code = kind & 0xFF, kind >> 8
-        shape = head.words(HEAD_WORDS + dimensions)[HEAD_WORDS:]
-        if wrong := wrong_header(code, shape, nbytes):
-            raise self._wrong(wrong)
+        header[HeadWord.SENT_NS] = time.monotonic_ns()  # the other host has a clock of its own
+        message = Message.told(header, self.source)
         self.done = 0
-        if payload_place(dimensions) + nbytes <= HEAD_BYTES:
+        if head_bytes(len(message.shape)) + message.nbytes <= HEAD_BYTES:
             self._head = head
             self._expect(HEAD_BYTES)
         else:
-            self._pieces.give_back(head)
-            self._rest = nbytes
+            self._traffic.give_back(head)
+            self._rest = message.nbytes
             self._expect_rest()
-        return Message(self.source, tag, time.monotonic_ns(), code, shape, nbytes)
+        return message
 
     def read_payload(self, target: int) -> int:
         """Take arrived bytes of the payload to this address, or drop them at address 0; 1 when it is complete."""
@@ -180,7 +186,7 @@ class FarReceiveChannel(FarChannel):
             return 0
         if self._head is not None:
             head, self._head = self._head, None
-            self._copy(head, payload_place(len(message.shape)), target)
+            self._copy(head, head_bytes(len(message.shape)), target)
         while self.done < message.nbytes and (piece := self._take()) is not None:
             self._copy(piece, 0, target)
             self._expect_rest()
@@ -189,11 +195,7 @@ class FarReceiveChannel(FarChannel):
         self.done = -1
         return 1
 
-    def end(self) -> None:
-        """The group is closed. `catch_up` drops the messages that still come."""
-
     def catch_up(self) -> bool:
-        """See what has come. True when the carrier has nothing of this stream any more, or nothing can come."""
         while self.message is not None or (message := self.read_header()) is not None:
             self.message = self.message or message
             if not self.read_payload(0):
@@ -228,7 +230,7 @@ class FarReceiveChannel(FarChannel):
             if target:
                 ctypes.memmove(target + self.done, piece.address + place, size)
             self.done += size
-        self._pieces.give_back(piece)
+        self._traffic.give_back(piece)
 
     def _expect_rest(self) -> None:
         """Post the receives of the next pieces of a payload; behind the last one, that of the next head."""
@@ -242,9 +244,9 @@ class FarReceiveChannel(FarChannel):
     def _expect(self, nbytes: int) -> None:
         """Post the receive of the next piece."""
         if self.lost is None:
-            piece = self._pieces.take(nbytes)
+            piece = self._traffic.take(nbytes)
             try:
-                self._pieces.expect(piece, self.peer, self._piece_tag)
+                self._traffic.expect(piece, self.peer, self._piece_tag)
                 self._expected.append(piece)
             except Lost as lost:
                 self._lose(lost)
@@ -254,7 +256,7 @@ class FarReceiveChannel(FarChannel):
         if self.lost is None:
             self._unanswered = 0
             try:
-                self._pieces.send(self._pieces.take(0), self.peer, self._answer_tag, self._taken)
+                self._traffic.send(self._traffic.take(0), self.peer, self._answer_tag, self._taken)
             except Lost as lost:
                 self._lose(lost)
 
@@ -263,3 +265,39 @@ class FarReceiveChannel(FarChannel):
             f"rank {self.peer} of the world has sent {what} as a part of its messages. The ranks run different "
             "versions."
         )
+
+
+@dataclass(frozen=True)
+class FarPeers:
+    """The members of a group that are on other hosts.
+
+    rank: this rank's number in the group.
+    ranks: the members on other hosts.
+    gid: the group's number, the same on all members.
+    """
+
+    rank: int
+    ranks: frozenset[int]
+    world_ranks: Sequence[int]
+    gid: int
+    traffic: CarrierStreams
+
+    def sender(self, receiver: int) -> FarSendChannel:
+        """The stream to a rank."""
+        peer, tags = self.world_ranks[receiver], self._tags(self.rank, receiver)
+        stream = FarSendChannel(self.traffic, peer, tags)
+        self.traffic.keep(stream)
+        return stream
+
+    def receiver(self, source: int) -> FarReceiveChannel:
+        """The stream from a rank."""
+        peer, tags = self.world_ranks[source], self._tags(source, self.rank)
+        stream = FarReceiveChannel(self.traffic, peer, tags, source)
+        self.traffic.keep(stream)
+        return stream
+
+    def _tags(self, source: int, receiver: int) -> tuple[int, int]:
+        """The tags of pieces and of answers. They are in the upper half: collectives use the lower half."""
+        quarter = self.traffic.carrier.tags // 4
+        tag = 2 * quarter + digest("messages", self.gid, source, receiver) % quarter * 2
+        return tag, tag + 1

@@ -12,10 +12,9 @@ from ..memory.arena import Layout
 from ..memory.heap import Heap
 from ..tensors import copy_of
 from .channel import BEGUN, ReceiveChannel, SendChannel, find_ring, new_ring, ring_capacity
-from .far_ends import FarReceiveChannel, FarSendChannel
+from .far_ends import FarPeers, FarReceiveChannel, FarSendChannel
 from .poller import ZERO, Poller
 from .requests import ANY_SOURCE, MatchingQueues, Message, MessageRequest, Receive, Send
-from .streams import FarPeers
 
 Place = tuple[int, int, int]
 """Of a plain tensor: its address, the code of its dtype, and its bytes."""

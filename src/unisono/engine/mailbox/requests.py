@@ -6,12 +6,16 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ...base.dtype_codes import NAMES
+from ...base.errors import InternalError
+from ..kernels.ring_buffer import HeadWord
 from ..tensors import DTYPE_CODES, DTYPES, as_bits, copy_of, dtype_name, is_plain, mark_written, needed_by_autograd
+
+_NBYTES, _TAG, _SENT_NS, _KIND, _SHAPE = map(int, HeadWord)
 
 ANY_SOURCE = -1
 """The peer of a Receive that takes a message from any rank."""
@@ -109,14 +113,11 @@ def _text(tensor: torch.Tensor) -> str:
     return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
-def wrong_header(code: int, shape: list[int], nbytes: int) -> str:
-    """What no sender says of a tensor: a dtype, a shape and bytes that do not fit. "" if they fit."""
-    dtype = DTYPES.get(code)
-    if code not in NAMES or min([nbytes, *shape]) < 0:
-        return f"a tensor of dtype {code} and shape {shape}"
-    if dtype is not None and math.prod(shape) * dtype.itemsize != nbytes:
-        return f"{nbytes} bytes for {NAMES[code]}{shape}"
-    return ""
+def describe(header: Any, dtype: int, nbytes: int, shape: torch.Size) -> None:
+    """Write to the words of a header what it says of a tensor. dtype: its code."""
+    header[_NBYTES], header[_KIND] = nbytes, dtype << 8 | len(shape)
+    for k, extent in enumerate(shape, _SHAPE):
+        header[k] = extent
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +143,23 @@ class Message:
     def dtype(self) -> torch.dtype | None:
         """None: this version of torch does not have it."""
         return DTYPES.get(self.code)
+
+    @classmethod
+    def told(cls, header: Any, source: int) -> "Message":
+        """The message that these words describe. Raises InternalError for what no sender says of a tensor."""
+        kind, nbytes = header[_KIND], header[_NBYTES]
+        code, shape = kind >> 8, list(header[_SHAPE : _SHAPE + (kind & 0xFF)])
+        dtype, wrong = DTYPES.get(code), ""
+        if code not in NAMES or min([nbytes, *shape]) < 0:
+            wrong = f"a tensor of dtype {code} and shape {shape}"
+        elif dtype is not None and math.prod(shape) * dtype.itemsize != nbytes:
+            wrong = f"{nbytes} bytes for {NAMES[code]}{shape}"
+        if wrong:
+            raise InternalError(
+                f"rank {source} has sent {wrong}. A program has overwritten its memory, or the ranks run different "
+                "versions."
+            )
+        return cls(source, header[_TAG], header[_SENT_NS], code, shape, nbytes)
 
     @classmethod
     def of(cls, send: Send, source: int) -> "Message":

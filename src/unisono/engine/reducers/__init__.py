@@ -5,9 +5,6 @@ kept on disk; `custom_kernels` compiles users' functions (`custom`). `conversion
 numbers.
 """
 
-import ctypes
-from array import array
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,12 +15,11 @@ from ..machine_code import Unit
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES, OPS, OPS_OF
 
-__all__ = ["DTYPES", "OPS", "CustomOp", "check_combine", "combine_address", "combiner"]
+__all__ = ["DTYPES", "OPS", "CustomOp", "check_combine", "combine_address"]
 
 _ABLE = {op: tuple(dtype for dtype in DTYPES if op in OPS_OF[ELEMENT_TYPES[dtype].kind]) for op in OPS}
 """Op -> the dtypes that it combines."""
 
-_KERNEL = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
 _SOURCES = [Path(__file__).with_name(f"{name}.py") for name in ("conversion", "dtypes", "kernels")]
 
 
@@ -56,23 +52,6 @@ def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:
     if op == "avg" and not last:
         op = "sum"
     return _named_address(dtype, op, last and op == "avg")
-
-
-def combiner(
-    dtype: str, op: str | CustomOp, ranks: int = 1, *, last: bool = False
-) -> Callable[[torch.Tensor, Sequence[torch.Tensor]], None]:
-    """A function (out, ins) that combines tensors from left to right in one pass; out may be one of them.
-
-    All are contiguous, with equally many elements of this dtype. last: the results are complete; averages are divided
-    by `ranks`. Raises DTypeError.
-    """
-    kernel = _KERNEL(combine_address(dtype, op, last))
-
-    def combine(out: torch.Tensor, ins: Sequence[torch.Tensor]) -> None:
-        outs, inputs = array("q", [out.data_ptr()]), array("q", [tensor.data_ptr() for tensor in ins])
-        kernel(outs.buffer_info()[0], 1, inputs.buffer_info()[0], len(inputs), out.numel(), ranks)
-
-    return combine
 
 
 @once

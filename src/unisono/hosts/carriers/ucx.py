@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes as c
 import os
 import secrets
+import sys
 import threading
 import time
 import weakref
@@ -59,6 +60,9 @@ _LAST_S = 5.0  # how long the last messages may take to leave: a long one waits 
 _SLICE_NS = 5_000_000  # how long compiled code goes on before it looks whether the carrier has been ended
 _LAST_CALLS = 64
 """Calls at the end, for messages that have come: if a connection closes before all is read, sent messages are lost."""
+
+_unconnected: list[UcxCarrier] = []
+"""The last carrier that could not connect, with its sockets: UCX 1.22 aborts peers that it leaves as they connect."""
 
 
 class UcxCarrier:
@@ -111,7 +115,7 @@ class UcxCarrier:
             self._make_worker(address)
             self._connect(store, others, time.monotonic() + timeout_s, look)
         except BaseException:
-            self._end("this rank could not connect")
+            _unconnected[:] = [self]
             raise
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _UcxHandle:
@@ -237,7 +241,7 @@ class UcxCarrier:
         self._end("this rank has closed its carrier")
 
     def __del__(self) -> None:
-        if hasattr(self, "transport"):
+        if hasattr(self, "transport") and not sys.is_finalizing():
             self._end("the carrier is no longer in use")
 
     @contextmanager
@@ -325,8 +329,7 @@ class UcxCarrier:
             TransportWord.FIRST_ERROR: FIRST_ERROR - (1 << 64),
             TransportWord.SLOW_YIELD_CYCLES: slow_yield_cycles(),
         }
-        for place, function in functions.items():
-            facts[place] = c.cast(function, c.c_void_p).value or 0
+        facts |= {place: c.cast(function, c.c_void_p).value or 0 for place, function in functions.items()}
         for place, fact in facts.items():
             self._words[place] = fact
 
@@ -365,8 +368,7 @@ class UcxCarrier:
         memory, endpoint = c.create_string_buffer(address, len(address)), c.c_void_p()
         params = EndpointParams(memory, self._on_error)
         params.argument = peer + 1  # 0 means no argument
-        made = self._library.ucp_ep_create(self._worker, c.byref(params), c.byref(endpoint))
-        if made:
+        if made := self._library.ucp_ep_create(self._worker, c.byref(params), c.byref(endpoint)):
             raise Lost(peer, said(made))
         self._endpoints[peer] = endpoint.value or 0
 

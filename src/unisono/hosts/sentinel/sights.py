@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from ...engine.process.ask_stacks import Answer, ProcessStatus, ask_for_stacks, process_status
+from ...observe.live.ask_stacks import Answer, ProcessStatus, ask_for_stacks, process_status
 from .wire import compressed, decompressed
 
 _PATIENCE_S = 0.05  # a sentinel does nothing else meanwhile; who asks again gets an answer that comes later

@@ -15,8 +15,8 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Arena
-from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
+from ...observe.live.meeting_page import meeting_page
 from ...ranks.group.current import get_default, set_default
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group

@@ -22,9 +22,9 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized
 from ...base.release import NAME
 from ...engine.memory.arena import Arena
-from ...engine.memory.meeting_page import meeting_page, waits
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address, store_host, try_to_reach
+from ...observe.live.meeting_page import meeting_page, waits
 from ...ranks.group.group import Group
 from ...ranks.rendezvous.asked_store import AskedStore, Limited
 from ...ranks.rendezvous.entries import read, write

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from ...base.errors import ArgumentError, UnisonoError
 from ...base.units import format_seconds, plural
 from ...engine.memory.arena import Arena
-from ...engine.memory.meeting_page import Waiting, waiting_of
 from ...engine.process.alive import number_here, parent, start_ticks
-from ...engine.process.ask_stacks import ask_for_stacks
 from ...engine.process.nested import PACKAGE, TORCH, is_users
+from .ask_stacks import ask_for_stacks
+from .meeting_page import Waiting, waiting_of
 
 _NAME = "/memfd:unisono (deleted)"
 

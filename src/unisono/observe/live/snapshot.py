@@ -13,8 +13,8 @@ from ...base.records import Wait
 from ...base.units import format_seconds, plural, ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import number_here, start_ticks
-from ...engine.process.ask_stacks import ProcessStatus, process_status
 from ..traces.tracks import Track, time_inside_ns, tracks
+from .ask_stacks import ProcessStatus, process_status
 
 _MOST_SHOWN = 8
 

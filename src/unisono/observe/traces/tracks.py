@@ -77,8 +77,8 @@ def tracks(arena: Arena) -> list[Track]:
 
 
 def _reached(log: CallLog) -> tuple[int, bool]:
-    latest = log.latest()
-    return (latest.number, not latest.left) if latest else (0, False)
+    calls = log.read()
+    return (calls[-1].number, not calls[-1].left) if calls else (0, False)
 
 
 def _tracks(arena: Arena) -> Iterator[tuple[Track, CallLog]]:

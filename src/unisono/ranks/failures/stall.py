@@ -17,7 +17,7 @@ from ...base.records import Sighting, Wait
 from ...base.units import ranks_text
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import start_ticks
-from ...engine.process.ask_stacks import Answer, ProcessStatus, ask_for_stacks, process_status
+from ...observe.live.ask_stacks import Answer, ProcessStatus, ask_for_stacks, process_status
 from ...observe.live.jobs import shown
 from ...observe.live.snapshot import WaitChain, wait_chain
 from ..group.group import Group

@@ -124,7 +124,7 @@ class Group:
         """The mailbox of `progress_engine`, for messages that take the short way; None when `plans` is empty."""
         self.helpers: Helpers = Helpers(arena.size) if parent is None else parent.world.helpers
         """The threads that help this rank, in all groups of its world."""
-        self.gid, self.span, self.engine.hosts = gid, span, None if span is None else span.hosts
+        self.gid, self.span = gid, span
         above = parent.world.liveness if parent else None
         far = () if span is None else (span.here, span.far.left)
         self.liveness: RankLiveness = RankLiveness(arena, above, self.world_ranks, *far)

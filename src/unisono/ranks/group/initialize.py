@@ -12,8 +12,8 @@ from ...base.errors import ArgumentError, DTypeError, NotInitialized
 from ...base.records import DepartureKind
 from ...base.units import integer, seconds
 from ...engine.memory.arena import Arena
-from ...engine.memory.meeting_page import meeting_page
 from ...hosts import AT_END
+from ...observe.live.meeting_page import meeting_page
 from ...schedule import Hosts
 from ..rendezvous.rendezvous import MeetingResult, kept, meet_in_rounds
 from ..rendezvous.which_rank import detect

@@ -18,11 +18,11 @@ from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, U
 from ...base.fd_channel import LONGEST_S
 from ...base.records import DepartureKind, digest
 from ...engine.carrier import Carrier, Lost
-from ...engine.memory.meeting_page import waits
 from ...hosts.carriers.ucx import UcxCarrier
 from ...hosts.far import Far
 from ...hosts.sentinel.start import Sentinel
 from ...hosts.span import Span
+from ...observe.live.meeting_page import waits
 from ..rendezvous.asked_store import AskedStore
 from ..rendezvous.entries import MeetingEnd, SentinelNotice, read, write
 from ..rendezvous.meeting import leave_store, tell_gave_up
@@ -34,6 +34,9 @@ from .rank_liveness import RankLiveness
 _NOTICE = "sentinel {}"  # the key of a host's `SentinelNotice`
 _END = "not connected"  # the key of why there is no group: a `MeetingEnd`
 _LOOK_S, _CHECK_S = 0.02, 0.1  # how often a rank that waits looks for deaths, and at the store why there is no group
+_START_S = 10.0
+"""How long a host may take to start its sentinel. No rank of another host sees that the only rank here has been killed.
+"""
 _CAUSE_S = 1.0
 """How long to look for the reason of a failed connection, after the time for which hosts may be silent: sentinels need
 this long at most. It is also the longest time by which connecting may exceed its limit.
@@ -113,13 +116,15 @@ class _Connecting:
 
     def _notice_of(self, host: int) -> SentinelNotice:
         """The notice of a host's first rank about its sentinel."""
-        first, began = self._met.hosts.members[host][0], time.monotonic()
+        first, began, late = self._met.hosts.members[host][0], time.monotonic(), False
         waits([first], "to start the sentinel of its host", self._asked.where)
         while (said := self._asked.value(_NOTICE.format(host), _LOOK_S)) is None:
             self._look()
-            if (now := time.monotonic()) > self._deadline:
+            if late:  # and the notice has not come since: this rank itself may have been stopped
                 self._heed_end()
-                raise missing((first,), self._rank, now - began, " The sentinel of its host has not started.")
+                details = " The sentinel of its host has not started: the rank may have been killed, or stopped."
+                raise missing((first,), self._rank, time.monotonic() - began, details)
+            late = time.monotonic() > min(self._deadline, began + _START_S)
             if first not in self._beside and (reason := self._why_absent(first)):
                 raise ArgumentError(reason)
         return read(SentinelNotice, said, first)
@@ -132,6 +137,7 @@ class _Connecting:
         """
         met, rank, began = self._met, self._rank, time.monotonic()
         waits([peer for peer in range(met.hosts.ranks) if peer != rank], "to connect", met.address)
+        self._heed_end()
         left_s = min(LONGEST_S, max(0.0, self._deadline - began))
         store = PrefixStore("messages", self._store)
         try:

@@ -22,8 +22,8 @@ from ...base.fd_channel import Channel, remaining
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.process.alive import ending_in_words, is_ending, start_ticks
-from ...engine.process.ask_stacks import Answer, ask_for_stacks
 from ...engine.process.nested import PACKAGE
+from ...observe.live.ask_stacks import Answer, ask_for_stacks
 from ...schedule import Hosts
 from .fork_client import fork_rank, stop
 from .launch_messages import STARTED, RankSetup, Report, Task

@@ -24,9 +24,9 @@ from ...base.fd_channel import listen
 from ...base.python import tell
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
-from ...engine.memory.meeting_page import waits, waits_still
 from ...engine.process.alive import start_ticks
 from ...hosts.addresses import own_address, store_host, store_place
+from ...observe.live.meeting_page import waits, waits_still
 from ...schedule import Hosts
 from .asked_store import AskedStore
 from .entries import MOST_TEXT, HostMap, MeetingEnd, read, write

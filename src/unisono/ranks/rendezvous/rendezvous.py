@@ -17,8 +17,8 @@ from ...base.config import Config
 from ...base.errors import ArgumentError, WaitTimeout
 from ...engine.memory.arena import Arena
 from ...engine.memory.board import MAX_RANKS
-from ...engine.memory.meeting_page import meeting_page
 from ...hosts.addresses import is_loopback, own_address
+from ...observe.live.meeting_page import meeting_page
 from ...schedule import Hosts
 from .identity import Identity
 from .launchers import Launch

@@ -23,8 +23,8 @@ from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: i
 
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S, accept, connect, listen
-from ...engine.memory.meeting_page import waits, waits_still
 from ...hosts.addresses import own_addresses, try_to_reach
+from ...observe.live.meeting_page import waits, waits_still
 from .asked_store import AskedStore, Limited, quiet_torch
 from .entries import read
 from .identity import Identity

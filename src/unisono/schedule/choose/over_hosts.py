@@ -18,7 +18,7 @@ from ...base.units import format_seconds, plural
 from ..algorithms.catalogue import Algorithm, AlgorithmLike, check_collective, find
 from ..algorithms.over_hosts import CORES, spanning, spanning_name
 from ..contract import ROOTED
-from ..counts import lower_bounds
+from ..counts import levels, lower_bounds
 from ..hosts import Hosts
 from ..moves import check_rows
 from ..table import Schedule
@@ -30,7 +30,9 @@ _WAKE_S = 100e-6
 that of a word for which a rank looks. No round takes longer to wake a rank than its bytes are under way.
 """
 
-_IN_ORDER = "scan", "exscan"  # over hosts, a rank combines for them in rank order what it has gathered
+_IN_ONE_PASS = {"all_reduce": "two_shot", "reduce": "linear"}  # the others: direct
+"""The algorithm of all ranks by which each result is combined in one pass, in rank order."""
+_SCANS = "scan", "exscan"
 _TO_ALL = "direct", "two_shot"  # the algorithms in which a rank sends to all other hosts in each round
 _RANK_BYTES_PER_S = 5e9  # the rate at which a rank combines or copies within its host, and sends
 
@@ -78,25 +80,34 @@ class SpanningChoice(NamedTuple):
 
 
 def choose_spanning(
-    collective: str, nbytes: int, hosts: Hosts, config: Config | None = None, algorithm: AlgorithmLike | None = None
+    collective: str,
+    nbytes: int,
+    hosts: Hosts,
+    config: Config | None = None,
+    algorithm: AlgorithmLike | None = None,
+    *,
+    in_one_pass: bool = False,
 ) -> SpanningChoice:
     """The choice for a collective on vectors of `nbytes`, as `schedule.counts` defines a vector.
 
     algorithm: what the call names, if anything; see `find`. A name in `CORES`, short or full, runs between hosts, on as
-    many rails as a call without a name takes. Any other is a table of all ranks, which is used as it is, and so is the
-    one of an all_to_all.
+    many rails as a call without a name takes. Any other is a table of all ranks, which is used as it is, and so are
+    those of all_to_all, scan and exscan.
+    in_one_pass: may partial results of a host not be combined? Then only the table of all ranks will do.
 
     The choice depends on the arguments only, so all ranks make the same. Raises ArgumentError for an unknown
     collective, and as `find` does.
     """
     check_collective(collective)
-    if collective in _IN_ORDER:
-        raise ArgumentError(f"{collective!r} has no table over hosts: each rank gathers, then combines in rank order")
     config = config or Config.from_env()
     best = _cheapest(collective, nbytes, hosts, config)
+    why = "the call names it"
+    if algorithm is None and in_one_pass:
+        algorithm = find(collective, _IN_ONE_PASS.get(collective, "direct"))
+        why = "it combines each result in one pass, in rank order"
     if algorithm is not None:
         named = find(collective, algorithm)
-        best = best._replace(why="the call names it", inside_s=0.0, between_s=0.0, core=named.name)
+        best = best._replace(why=why, inside_s=0.0, between_s=0.0, core=named.name)
         if not isinstance(algorithm, str) or named.name not in CORES.get(collective, ()):
             best = best._replace(rails=None, core=None, segments=None, table=named)
     if best.table is not None:
@@ -115,28 +126,22 @@ def _cheapest(collective: str, nbytes: int, hosts: Hosts, config: Config) -> Spa
     return best._replace(why=f"{over} {_name(best)} takes about {format_seconds(best.seconds)}, {than}")
 
 
-def why_priced_only(algorithm: Algorithm) -> str:
-    """Why no call over hosts can use this table of all ranks; "" if calls can."""
-    if algorithm.collective not in _IN_ORDER:
-        return ""
-    return f"over hosts, every rank combines for {algorithm.collective} in rank order what it has gathered"
-
-
 def messages_at_once(collective: str, core: str | None, hosts: Hosts) -> int:
     """The number of messages that a rank sends to other hosts in a round."""
     if core not in _TO_ALL:
         return 1
-    if collective == "all_to_all":
-        return max(1, hosts.ranks - min(map(len, hosts.members)))
-    return max(1, len(hosts.members) - 1)
+    others = len(hosts.members) - 1 if collective in CORES else hosts.ranks - min(map(len, hosts.members))
+    return max(1, others)
 
 
 def gated_rounds(collective: str, rounds: int, hosts: Hosts) -> int:
     """How many rounds between hosts a call takes, whose table has `rounds` of them.
 
-    The data of a collective with a root does not tell every host that all have entered the call: a barrier runs beside.
+    The data of a scan, or of a collective with a root, does not tell every host that all have entered the call: a
+    barrier runs beside.
     """
-    return max(rounds, (len(hosts.members) - 1).bit_length()) if collective in ROOTED else rounds
+    beside = collective in ROOTED or collective in _SCANS
+    return max(rounds, (len(hosts.members) - 1).bit_length()) if beside else rounds
 
 
 def time_between(rounds: int, nbytes: float, rails: int, link: Link, at_once: int = 1) -> float:
@@ -171,6 +176,8 @@ def time_inside(collective: str, nbytes: float, hosts: Hosts, rails: int) -> flo
         "gather": block,
         "all_to_all": block,
         "barrier": 0.0,
+        "scan": size,
+        "exscan": size,
     }
     return (size > 1) * amounts[collective] * nbytes / _RANK_BYTES_PER_S
 
@@ -181,13 +188,13 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
     lg, floor = (n - 1).bit_length(), n.bit_length() - 1
     folded = int(n & n - 1 > 0)
     bounds = lower_bounds(collective, hosts)
-    amount = max(bounds.sent, bounds.received)
+    amount, largest = max(bounds.sent, bounds.received), max(map(len, hosts.members))
 
     def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
         inside = time_inside(collective, nbytes, hosts, rails or 1)
         at_once, gated = messages_at_once(collective, core, hosts), gated_rounds(collective, rounds, hosts)
         between = time_between(gated, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
-        senders = rails or (max(map(len, hosts.members)) if collective == "all_to_all" else 1)
+        senders = rails or (1 if collective in CORES else largest)
         message = amount * nbytes / max(1, rounds * senders * (n - 1 if core == "linear" else at_once))
         pieces = _pieces(nbytes, message) if (segments or 1) == 1 else 1  # segments are pieces already
         return SpanningChoice(rails, core, "", segments, pieces, inside, between)
@@ -204,11 +211,22 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
         elif collective in ("all_gather", "reduce_scatter"):
             yield form(rails, "circulant", lg, amount)
             yield form(rails, "direct", 1, amount)
-        elif rails == 1 and collective == "all_to_all":
-            yield form(None, "direct", 1, amount)._replace(table=find(collective, "direct"))
+        elif rails == 1 and collective not in CORES:
+            each = max(_sent_on(host, hosts.ranks) for host in hosts.members) if collective in _SCANS else amount
+            yield form(None, "direct", 1, each)._replace(table=find(collective, "direct"))
+            if collective in _SCANS:
+                table = find(collective, "hillis_steele")
+                found = levels(table.schedule(hosts.ranks).replace(hosts=hosts))
+                yield form(None, table.name, found.between, found.most)._replace(table=table)
         elif rails == 1:
             (core, *_) = CORES[collective]
             yield form(None, core, lg if collective == "barrier" else 1, amount)
+
+
+def _sent_on(host: tuple[int, ...], ranks: int) -> int:
+    """The vectors that a host sends or receives, if each rank sends its own to all ranks after it."""
+    received = sum(host) - len(host) * (len(host) - 1) // 2
+    return max(received, len(host) * (ranks - len(host)) - received)
 
 
 def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:

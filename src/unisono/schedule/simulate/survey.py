@@ -13,7 +13,7 @@ from ...base.units import plural
 from ..algorithms import CATALOGUE
 from ..algorithms.catalogue import check_collective
 from ..algorithms.over_hosts import CORES, RAILED, expected_rows, spanning, spanning_name
-from ..choose.over_hosts import choose_spanning, why_priced_only
+from ..choose.over_hosts import choose_spanning
 from ..contract import ROOTED
 from ..hosts import Hosts
 from ..table import Schedule
@@ -96,7 +96,6 @@ def candidates(
             continue  # no ranks share a host, so the table over hosts is the same
         name = f"{a.full_name} of all ranks" if a.name in cores else a.full_name
         why = "its name means what hosts do between each other" if a.name in cores else ""
-        why = why or (why_priced_only(a) if hosts.spans else "")
         one = a.symmetric(p) if p > _FEW else None
         if one is not None:
             yield Candidate(name, partial(messages, one), "", a.name, why)

@@ -16,7 +16,7 @@ from ...schedule import Counts, Proof, levels, lower_bounds
 from ...schedule.algorithms import CATALOGUE, formula, lines
 from ...schedule.algorithms.catalogue import COLLECTIVES
 from ...schedule.algorithms.formula import LINES
-from ...schedule.choose.over_hosts import choose_spanning, why_priced_only
+from ...schedule.choose.over_hosts import choose_spanning
 from ...schedule.draw.text import text
 from .shared.costs_over_hosts import (
     OverHosts,
@@ -156,20 +156,18 @@ def explain(
     if call:
         _explain_call(call, nbytes, rounds)
         return
-    target = find_target(name, ranks, **named)
-    why, times = target.why, None
-    if places and name == "all_to_all":
+    why, times = "", None
+    if places and name in COLLECTIVES:
         chosen = choose_spanning(name, length, places, config_with(link))
-        why, times = chosen.why, (chosen.inside_s, chosen.between_s)
+        name, why, times = chosen.name, chosen.why, (chosen.inside_s, chosen.between_s)
     elif link:
         raise ArgumentError("--link needs several hosts. Add --hosts, such as 4x8.")
-    kind, title = target.algorithm.collective, target.algorithm.full_name
+    target = find_target(name, ranks, **named)
+    kind, title, why = target.algorithm.collective, target.algorithm.full_name, why or target.why
     out = console()
     size = "" if kind == "barrier" else f" · {format_bytes(length, nbytes)}"
     spread = f" on {plural(len(places.members), 'host')} ({places.text})" if places else ""
     out.print(f"[bold]{escape(title)}[/] · {plural(ranks, 'rank')}{spread}{size}, because {why}\n")
-    if spread and ".py:" not in name and (only := why_priced_only(target.algorithm)):
-        out.print(f"priced only: a call cannot choose this over hosts, as {escape(only)}\n", soft_wrap=True)
     grid = Text()
     table = target.schedule if ranks <= MOST_EXACT else target.algorithm.symmetric(ranks)
     table = table and table.replace(hosts=places)

@@ -16,7 +16,6 @@ from ...base.link import Link
 from ...base.python import no_collections
 from ...base.units import format_bytes, format_seconds, parse_bytes, plural
 from ...schedule import Hosts
-from ...schedule.choose.over_hosts import why_priced_only
 from ...schedule.exchange import file_algorithm
 from ...schedule.simulate import (
     Candidate,
@@ -73,8 +72,7 @@ def simulate(
     config = config.replace(link=hardware.between)
     every = list(candidates(collective, places, length, root, config))
     if own:
-        table, why = own.schedule(places.ranks, root), why_priced_only(own) if places.spans else ""
-        every = [Candidate(own.full_name, partial(messages, table), "", name, why)]
+        every = [Candidate(own.full_name, partial(messages, own.schedule(places.ranks, root)), "", name)]
     wanted = [some for some in every if not short or short == some.algorithm or name == some.name]
     if not wanted:
         raise ArgumentError(

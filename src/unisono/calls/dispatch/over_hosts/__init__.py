@@ -1,4 +1,4 @@
-"""Calls over several hosts: what runs their plans, and calls that combine in rank order.
+"""Calls over several hosts: what runs their plans.
 
 `Group.run` is the `run` of a `Relay`, which calls the kernel. A long vector goes in pieces: each piece of the table is
 a round behind the piece before, so that ranks combine one while another one is under way.

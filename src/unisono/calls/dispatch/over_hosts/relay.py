@@ -15,7 +15,6 @@ import torch
 
 from ....engine.carrier import Handle, Lost
 from ....engine.compile.program import DONE, LOST, ROW_WORDS, WAITING, Op, PeerWord, PlanWord, RowWord, StateWord
-from ....engine.tensors import tensor_at
 from ....hosts.span import Span
 from ....ranks.group.group import Group
 
@@ -94,7 +93,7 @@ class Relay:
         self._looks = 0
         rows, at = (_word(self._plan, word)[0] for word in (PlanWord.NROWS, PlanWord.REQUESTS))
         table, requests = _word(_word(self._plan, PlanWord.ROWS)[0], 0, ROW_WORDS * rows), _word(at, 0, 2 * rows)
-        carrier, nothing, handles = self._span.carrier, tensor_at(0, 0, torch.uint8), list[Handle]()
+        carrier, nothing, handles = self._span.carrier, torch.empty(0, dtype=torch.uint8, device="cpu"), list[Handle]()
         for k in range(2 * rows):
             request, requests[k] = requests[k], 0
             if request > 0:  # else none, or the status of one that could not begin

@@ -11,6 +11,7 @@ from ....base.link import Link
 from ....base.units import format_seconds, plural
 from ....schedule import Hosts, Levels, N, Schedule, lower_bounds, prove, sample
 from ....schedule.algorithms import find
+from ....schedule.algorithms.catalogue import COLLECTIVES
 from ....schedule.algorithms.over_hosts import CORES, expected_rows
 from ....schedule.choose.over_hosts import (
     choose_spanning,
@@ -64,14 +65,14 @@ def config_with(link: str) -> Config:
 def find_call(name: str, hosts: Hosts, *, root: int = 0, nbytes: int = 16 << 20, link: str = "") -> OverHosts | None:
     """The call that this name means on several hosts; None for a table that knows no hosts, such as all_reduce.swing.
 
-    An all_to_all has no other tables.
+    An all_to_all and a scan have no other tables.
 
     Raises ArgumentError, also for a table that would be too large.
     """
     collective, _, short = name.partition(".")
-    if ".py:" in name or file_algorithm(name) or name == "all_to_all":
+    if ".py:" in name or file_algorithm(name) or (collective in COLLECTIVES and collective not in CORES):
         return None
-    if short and find(collective, short).name not in CORES.get(collective, ()):
+    if short and find(collective, short).name not in CORES[collective]:
         return None
     config = config_with(link)
     chosen = choose_spanning(collective, nbytes, hosts, config, short or None)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ...base.linux import fill_standard_streams
 from ...base.python import tell
 from ...base.units import ranks_text
-from ..process.stacks import answer_with_stacks
+from ...engine.process.stacks import answer_with_stacks
 
 _NAME = "unisono-meeting"
 _MOST_RANKS, _MOST_BYTES, _MOST_WORDS = 64, 4096, 300

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .alive import watch_process
-from .stacks import SIGNAL, STACKS_NAME
+from ...engine.process.alive import watch_process
+from ...engine.process.stacks import SIGNAL, STACKS_NAME
 
 _FIRST_LINE_S, _WHOLE_S, _PAUSE_S = 0.5, 2.0, 0.001
 _FRESH_S = 1.0  # younger stacks are an answer, too, if another process asked for them: a signal cuts system calls short
