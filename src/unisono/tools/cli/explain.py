@@ -123,26 +123,30 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            help="all_reduce, all_reduce.ring, path/to/file.py:function, or path/to/file.xml; without it, list all."
+            help="all_reduce, all_reduce.ring, path/to/file.py:function, or path/to/file.xml. Default: list all."
         ),
     ] = "",
     *,
-    ranks: Annotated[int | None, typer.Option(help="Number of ranks; by default 4, or by --hosts or file.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Number of ranks. Default: 4, or that of --hosts or the file.")
+    ] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
-    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    root: Annotated[int, typer.Option(help="The root rank, for collectives with a root.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
-    link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
+    link: Annotated[
+        str, typer.Option(help="The network between hosts, such as 1Gbit,100us. Default: UNISONO_LINK.")
+    ] = "",
     measure: Annotated[
-        bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
+        bool, typer.Option("--measure", help="Start ranks on this machine, and time the call with each algorithm.")
     ] = False,
-    rounds: Annotated[bool, typer.Option(help="Show the rounds, one by one.")] = True,
+    rounds: Annotated[bool, typer.Option(help="Show each round.")] = True,
 ) -> None:
-    """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
+    """Explain a collective: the algorithm and why, what it moves and the lower bound, the proof, the rounds.
 
-    Without a name, list all algorithms: rounds, bytes that the busiest rank sends, what they require, how they work.
+    Without a name, list all algorithms: rounds, bytes that the busiest rank sends, requirements, idea.
 
-    The algorithm is the one that a call would choose, unless the name says another. With --hosts: what a call over
-    these hosts moves between hosts, and how long it takes. With --measure: the time that each algorithm takes here.
+    Without an algorithm, a collective uses the one that a call would choose. With --hosts: what a call over these hosts
+    moves between them, and how long it takes. With --measure: the time that each algorithm takes on this machine.
     """
     if not name:
         _list_algorithms()
