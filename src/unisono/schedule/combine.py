@@ -87,7 +87,7 @@ def on(
 
     Args:
         members: For each rank of the table, the rank that takes its part.
-        cells: For each chunk of the table, the chunks, of `chunks`, that it becomes. By default chunks do not change.
+        cells: For each chunk of the table, the chunks that it becomes in a buffer of `chunks`. None: the same.
     """
     if schedule.scratch:
         raise ArgumentError(f"{schedule.name}: on() does not support tables with scratch chunks of their own")

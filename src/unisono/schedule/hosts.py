@@ -17,7 +17,7 @@ _FORM = r"(?!.*x.*\+)(?:(?P<many>\d{1,15})x)?(?P<sizes>\d{1,15}(?:\+\d{1,15})*)(
 
 @dataclass(frozen=True)
 class Hosts:
-    """The ranks 0 .. p-1 by host. Raises ArgumentError for members that are something else.
+    """The ranks 0 .. p-1 by host. Raises ArgumentError unless each rank is on one host.
 
     Attributes:
         members: The ranks of each host, ascending; hosts in the order of their lowest ranks.
