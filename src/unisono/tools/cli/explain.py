@@ -70,31 +70,26 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
     lg = (p - 1).bit_length()
     blocks = f"{p - 1} × {block} = {others}, or {p - 1}/{p}"
     return {
-        "broadcast": f"The {whole} of the root must reach each of the {p - 1} others, and so leave it once.",
+        "broadcast": f"The root must send its {whole} at least once.",
         "reduce": f"Every rank but the root must send its {whole} once, alone or as part of a sum.",
-        "scatter": f"The vector is {p} blocks of {block}. The root keeps its own; the others must leave it: {blocks}.",
-        "gather": f"The result is {p} blocks of {block}. The root has its own; the others must reach it: {blocks}.",
-        "all_gather": (
-            f"The result is {p} blocks of {block}. A rank has its own; the others must reach it: {blocks} of the "
-            "result, which nears the whole as ranks are added."
-        ),
+        "scatter": f"The vector is {p} blocks of {block}. The root must send all but its own: {blocks}.",
+        "gather": f"The result is {p} blocks of {block}. The root must receive all but its own: {blocks}.",
+        "all_gather": f"The result is {p} blocks of {block}. Each rank must receive all but its own: {blocks}.",
         "reduce_scatter": (
-            f"A rank's vector is {p} blocks of {block}. One stays, to become its result; the others must leave it, "
-            f"each once, as part of a sum: {blocks} of the vector, which nears the whole as ranks are added. "
-            f"An all_reduce, which is a reduce_scatter and an all_gather, moves twice that: {2 * (p - 1)}/{p}."
+            f"A vector is {p} blocks of {block}. Each rank must send all but one to be summed elsewhere: {blocks}. "
+            f"An all_reduce, which is a reduce_scatter and an all_gather, sends twice as much: {2 * (p - 1)}/{p}."
         ),
         "all_reduce": (
-            f"A vector is {p} blocks of {block}. Every block but one must leave a rank to be summed elsewhere "
-            f"(reduce_scatter), and every sum but one must come back (all_gather): 2 × {p - 1} × {block} = "
-            f"{amount(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector, which nears twice the "
-            "vector as ranks are added."
+            f"A vector is {p} blocks of {block}. Each rank must send all but one of them to be summed elsewhere "
+            f"(reduce_scatter), and its own sum to the other ranks (all_gather): 2 × {p - 1} × {block} = "
+            f"{amount(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector."
         ),
-        "all_to_all": f"A tensor is {p} blocks of {block}, one for each rank. All but its own must go: {blocks}.",
-        "scan": f"Every rank but the last must send its {whole} on once, alone or as part of a sum.",
-        "exscan": f"Every rank but the last must send its {whole} on once, alone or as part of a sum.",
+        "all_to_all": f"A tensor is {p} blocks of {block}. Each rank must send all but its own: {blocks}.",
+        "scan": f"Every rank but the last must send its {whole} once, alone or as part of a sum.",
+        "exscan": f"Every rank but the last must send its {whole} once, alone or as part of a sum.",
         "barrier": (
-            "No data moves, but each rank must hear of all ranks. A round at most doubles the ranks that have heard "
-            f"of one: {lg} rounds."
+            "No data moves, but each rank must learn that all ranks have entered. A round at most doubles the number "
+            f"of ranks that know it of one rank: {lg} rounds."
         ),
     }[collective]
 
@@ -188,7 +183,7 @@ def explain(
     if table and places:
         out.print()
         out.print(level_costs(kind, places, root, levels(table), nbytes, times))
-    out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
+    out.print(f"\nLower bound: {reason(kind, ranks, length, nbytes)}\n")
     if measure:
         out.print(_on_this_host(target, length))
         out.print()
