@@ -256,7 +256,7 @@ def _of_chunks(schedule: Schedule, chunks: Sequence[int]) -> Rows:
     rows, C = schedule.rows, schedule.chunks
     if (stray := stray_row(schedule)) is not None:
         a, b = (f"chunk {rows[stray, c]} of {'XYT'[rows[stray, c - 1]]}" for c in (SCHUNK, DCHUNK))
-        raise ArgumentError(f"{schedule.name}: row {stray} moves {a} to {b}, so chunks cannot be followed one by one")
+        raise ArgumentError(f"{schedule.name}: row {stray} moves {a} to {b}, so no chunks can be selected. Pass None.")
     found = []
     for chunk in chunks:
         if schedule.symmetric:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import AlgorithmError
-from ...schedule.contract import BLOCKED, Contract, Slot, contract
+from ...schedule.contract import BLOCKED, Contract, Slot, contract, slot_text
 from ...schedule.moves import moves
 from ...schedule.table import Schedule
 from .program import IN, OUT
@@ -121,7 +121,7 @@ def make_versions(schedule: Schedule) -> Versions:
     def read(slot: Slot) -> Version:
         if slot not in now:
             if slot not in given:
-                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
+                raise AlgorithmError(f"{schedule.name}: reads {slot_text(slot)}, which holds nothing")
             place = given[slot]
             index = count_index(schedule, place.rank, promise.before[slot][0] // per)
             now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], index, given=place)

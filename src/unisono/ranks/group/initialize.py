@@ -57,7 +57,7 @@ def init(
     Raises:
         WaitTimeout: Some ranks did not come in time; the error names them.
         PeerGone: A rank died.
-        ArgumentError: Arguments, environment and other ranks contradict each other; hosts cannot reach each other;
+        ArgumentError: Arguments, environment or other ranks disagree; hosts cannot reach each other;
             another job uses the port; or ranks are threads of one process.
     """
     limit_s = None if timeout_s is None else seconds(timeout_s)
@@ -136,7 +136,7 @@ def get_world_size(group: Group | NonMember | None = None) -> int:
 
 
 def shutdown() -> None:
-    """Finish calls in the background, then close the default group. Runs at exit by itself. Idempotent.
+    """Finish asynchronous calls, then close the default group. Runs automatically at exit. Idempotent.
 
     Ranks that still wait for this one raise PeerGone.
     """

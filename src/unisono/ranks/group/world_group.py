@@ -81,7 +81,7 @@ def leave_at_exit(world: Group) -> None:
         try:
             world.finish(_AT_EXIT_S)  # peers still need them
         except WaitTimeout:
-            words = "ended while its call waited in the background"
+            words = "ended before its asynchronous call was complete"
     for group in world.all_of_it:
         if not group.closed:
             group.tell_departure(how, words)
