@@ -23,8 +23,6 @@ An algorithm is a table of transfers. All {many} are proved before they run; eac
 ranks and counts what it moves. `unisono draw NAME --ranks P` draws it for another number, and
 `unisono explain COLLECTIVE --ranks P --bytes SIZE` says which one a call uses and why.
 
-Each page says what the names in its formulas mean.
-
 ```{{toctree}}
 :maxdepth: 2
 
@@ -36,8 +34,8 @@ _PAGE = """# {collective}
 
 ![{collective}: what the ranks hold before and after](drawings/{collective}.svg)
 
-With {ranks} ranks that send one message at a time, every algorithm takes at least {bounds.rounds} rounds, and in each
-the busiest rank sends at least {bounds.sent:.4g} m, and receives at least {bounds.received:.4g} m.
+With {ranks} ranks that send one message at a time, every algorithm needs at least {bounds.rounds} rounds, and its
+busiest rank sends at least {bounds.sent:.4g} m and receives at least {bounds.received:.4g} m.
 
 | algorithm | rounds | bytes that the busiest rank sends |
 | --- | --- | --- |

@@ -18,13 +18,12 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class ErrorText(NamedTuple):
-    """A text of an error of class `name`, where it is made, and what that file is for."""
+    """A text of an error of class `name`, and where it is made."""
 
     name: str
     text: str
     file: str
     line: int
-    purpose: str
 
 
 def error_texts() -> list[ErrorText]:
@@ -39,7 +38,7 @@ def error_texts() -> list[ErrorText]:
         for call, function in _calls(tree, tree):
             name = makers.get(_called(call))
             if name:
-                found += [ErrorText(name, text, file, call.lineno, _purpose(tree)) for text in _texts(call, function)]
+                found += [ErrorText(name, text, file, call.lineno) for text in _texts(call, function)]
     return found
 
 
@@ -48,11 +47,9 @@ def table() -> str:
     texts = error_texts()
     parts = []
     for name in errors.__all__:
-        rows = dict.fromkeys(
-            f"| {_cell(one.text)} | {_cell(one.purpose)} | `{one.file}` |" for one in texts if one.name == name
-        )
+        rows = dict.fromkeys(f"| {_cell(one.text)} | `{one.file}` |" for one in texts if one.name == name)
         if rows:
-            head = "| text | raised by | file |\n| --- | --- | --- |"
+            head = "| text | file |\n| --- | --- |"
             parts.append(f"### Texts of {name}\n\n{head}\n" + "\n".join(rows))
     return "\n\n".join(parts)
 
@@ -121,11 +118,6 @@ def _field(value: ast.AST) -> str:
     ]
     plain = [name for name in names if not name.startswith("__")]
     return "{" + (plain or ["value"])[0].strip("_").lower() + "}"
-
-
-def _purpose(tree: ast.Module) -> str:
-    """The first sentence of a module's docstring."""
-    return " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
 
 
 def _cell(text: str) -> str:

@@ -10,13 +10,13 @@ __all__ = ["page"]
 _PAGE = """# Settings
 
 Every setting is a field of `unisono.Config` and an environment variable, which is read when a group is made.
-Bytes may be given with a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group must agree. Settings that shape calls
-({shaping}) count for all ranks as rank 0, or the process that called `run`, has them.
+Bytes may have a unit: `UNISONO_SEGMENT_BYTES=1MiB`. All ranks of a group need the same values, except `lanes` and
+`lane_bytes`. The first rank of each host, or the process that called `run`, sets these for all ranks of the host:
+{shaping}.
 
-Machine code, and the programs of groups of 16 ranks and more, are made once per installation and kept beside the
-package, or in the user's cache directory if the package's folder is not writable. `UNISONO_CACHE_DIR` names another
-folder, such as a folder of a container's image.
-A file there is used if it belongs to the user of the process, to root or to the owner of the package.
+`UNISONO_CACHE_DIR` is the folder for compiled code, such as a folder of a container's image. By default it is the
+package's folder, or the user's cache directory if that is not writable. [Security](../security.md) says which files
+are used.
 
 | field | environment variable | default | values | meaning |
 | --- | --- | --- | --- | --- |

@@ -1,6 +1,6 @@
-"""The public names for type checkers and editors, with what `async_op` and `return_exceptions` make of results.
+"""The public names for type checkers and editors. Result types depend on `async_op` and `return_exceptions`.
 
-A test holds it against the code.
+A test compares this file with the code.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

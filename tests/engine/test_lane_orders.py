@@ -142,7 +142,7 @@ class Threads:
             "put": lambda base, word, value: self.memory.__setitem__(base + 8 * word, value),
             "_HELPER_SPINS": 2, "_SPINS": 1, **{step: getattr(self, step) for step in _STEPS},
         }  # fmt: skip
-        for inner in ("_piece", "_take", "share", "help_lanes", "end"):
+        for inner in ("_piece", "_take", "move_by_lanes", "help_lanes", "end"):
             names[inner] = FunctionType(getattr(lanes, inner).py_func.__code__, names)
         return names[name]
 
@@ -157,7 +157,7 @@ def share(threads: Threads, job: int) -> int:
         state + 8 * StateWord.LANES: LANES, LANES + 8 * LaneWord.OWN: OWN, addresses: 0, addresses + 8: 1 << 40,
     }  # fmt: skip
     threads.memory.update(words)
-    status: int = threads.function("share")(plan, row, 0, 8 * PIECES, addresses, state)
+    status: int = threads.function("move_by_lanes")(plan, row, 0, 8 * PIECES, addresses, state)
     assert sorted(piece for of, piece in threads.done if of == job) == list(range(PIECES))
     return status
 

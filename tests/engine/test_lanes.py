@@ -70,7 +70,7 @@ class Move:
         self._addresses[: len(self.inputs)] = [_at(array) for array in self.inputs]
         self._addresses[-1] = _at(self.out)
         plan, row, refs, addresses, state = map(_at, (self._plan, self._row, self._refs, self._addresses, self._state))
-        return kernel("lanes.share")(plan, row, refs, len(self.out), addresses, state)
+        return kernel("lanes.move_by_lanes")(plan, row, refs, len(self.out), addresses, state)
 
 
 def _at(array: np.ndarray[Any, Any]) -> int:

@@ -7,6 +7,8 @@ import resource
 import threading
 import time
 import weakref
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -294,16 +296,28 @@ def test_ranks_bound_to_own_processors_spin(python: Python, how: str, spins: int
     assert [out for out, _ in said] == [f"{spins} {spins}\n"] * 2, said
 
 
-@pytest.mark.parametrize(("quota", "spins", "chosen"), [(1, 0, "one_shot"), (2, Config().spins, "two_shot")])
+@pytest.mark.parametrize(
+    ("quota_us", "spins", "chosen"), [(200_000, 0, "one_shot"), (400_000, Config().spins, "two_shot")]
+)
 def test_ranks_share_the_time_of_their_container(
-    monkeypatch: pytest.MonkeyPatch, quota: int, spins: int, chosen: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota_us: int, spins: int, chosen: str
 ) -> None:
+    """Four ranks in a container that may use the time of 2, or 4, of 64 processors."""
+
     def work() -> tuple[int, str]:
-        unisono.all_reduce(torch.ones(8192))
+        unisono.all_reduce(torch.ones(4096))
         group = unisono.init()
         (plan,) = group.plans.values()
         return group.engine.most_spins, plan.program.name  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(arena, "processors", lambda _: quota)
-    with unisono.world(2, config=Config(), timeout_s=60) as world:
-        assert world.run(work) == [(spins, f"all_reduce.{chosen}")] * 2
+    for path, text in {
+        "proc/self/mounts": "cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0\n",
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/cpu.max": f"{quota_us} 100000\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(64)})
+    monkeypatch.setattr(arena, "processors", partial(arena.processors, root=tmp_path))
+    with unisono.world(4, config=Config(), timeout_s=60) as world:
+        assert world.run(work) == [(spins, f"all_reduce.{chosen}")] * 4

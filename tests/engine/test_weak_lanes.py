@@ -36,7 +36,7 @@ def set_lanes(memory: Memory) -> int:
 
 def share(memory: Memory, state: int, others: dict[str, Any]) -> int:
     quiet = {"pause": block, "sched_yield": block, **others}
-    status: int = as_python(lanes.share, memory, quiet)(PLAN, ROW, 0, 16, TARGET, state)
+    status: int = as_python(lanes.move_by_lanes, memory, quiet)(PLAN, ROW, 0, 16, TARGET, state)
     return status
 
 

@@ -201,12 +201,13 @@ def test_circle_through_groups_is_one_deadlock(tmp_path: Path) -> None:
 def test_several_jobs_are_named(tmp_path: Path) -> None:
     with running(looping, tmp_path) as (_, pids), unisono.world(1) as other:
         other.run(int)  # only now there are its ranks
-        done = CliRunner().invoke(app, ["top"])
-        assert done.exit_code == 2, done.output
-        said = " ".join(done.output.split())
-        named = re.search(r"found \d+ jobs. Name one by a process of it, such as ([\d, ]+)", said)
-        assert named, said
-        assert {*map(str, pids)} & {*named[1].split(", ")}, said
+        for command in "top", "doctor":
+            done = CliRunner().invoke(app, [command])
+            assert done.exit_code == 2, done.output
+            said = " ".join(done.output.split())
+            named = re.search(r"found \d+ jobs. Name one by a process of it, such as ([\d, ]+)", said)
+            assert named, said
+            assert {*map(str, pids)} & {*named[1].split(", ")}, said
 
 
 CONTAINED = """

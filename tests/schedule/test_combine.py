@@ -171,7 +171,7 @@ def test_mismatched_tables_are_refused() -> None:
         transpose(CATALOGUE["all_reduce.ring"].schedule(3))
     with pytest.raises(ArgumentError, match="only tables that copy"):
         once(CATALOGUE["reduce.linear"].schedule(3))
-    with pytest.raises(ArgumentError, match=r"2 ranks and 3 chunks, expected 3 and 3"):
+    with pytest.raises(ArgumentError, match=r"2 ranks and cells for 3 chunks, expected 3 and 3"):
         on(ring, 4, [0, 1])
     with pytest.raises(ArgumentError, match="0 segments"):
         pipeline(ring, 0)

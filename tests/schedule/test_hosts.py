@@ -27,7 +27,7 @@ def test_hosts_are_parsed(text, members):
 
 @pytest.mark.parametrize("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x3+1", "2x2:random", "-1", "9" * 5000])
 def test_invalid_hosts_are_refused(text):
-    with pytest.raises(ArgumentError, match="expected such as 4x8"):
+    with pytest.raises(ArgumentError, match="expected text such as 4x8"):
         Hosts.parse(text)
 
 

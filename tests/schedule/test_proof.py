@@ -82,7 +82,7 @@ SUM = (send(1, 0, 0, op=ADD), send(0, 1, 0))
         ),
         (
             made("all_reduce", 2, 1, [send([0, 1], [1, 0], 0)]),
-            "rank 0 ends without rank 0's part of chunk 0; the last .* round 0",
+            "rank 0 ends without rank 0's part of chunk 0; round 0 wrote it last",
         ),
         (made("broadcast", 2, 1), "rank 1 ends without rank 0's part of chunk 0; no round writes it"),
         (made("scan", 2, 1, *SUM), "rank 0 ends with rank 1's part of chunk 0, which is not for it"),
@@ -122,12 +122,12 @@ def test_numbers_out_of_range_are_refused(rows: list[list[int]], message: str) -
 
 @pytest.mark.parametrize("wrong", [{"root": 2}, {"root": -1}, {"result": 3}])
 def test_invalid_root_or_result_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(AlgorithmError, match="does not exist"):
+    with pytest.raises(AlgorithmError, match="expected a rank and a buffer"):
         prove(made("broadcast", 2, 1, send(0, 1, 0), **wrong))
 
 
 def test_table_without_contract_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="'gossip' has no contract"):
+    with pytest.raises(ArgumentError, match="unknown collective 'gossip'"):
         prove(made("gossip", 2, 1))
     with pytest.raises(ArgumentError, match="got 3 chunks, expected a multiple of 2"):
         prove(made("all_gather", 2, 3))
@@ -260,7 +260,7 @@ def test_contribution_that_is_counted_twice() -> None:
 def test_overwritten_result_blames_last_writer() -> None:
     found = find_fault(table_of(overwrites))
     assert (found.round, found.slot) == (None, (0, X, 0))
-    assert found.reason == "rank 0 ends without rank 0's part of chunk 0; the last to write it is round 1"
+    assert found.reason == "rank 0 ends without rank 0's part of chunk 0; round 1 wrote it last"
     assert found.line.endswith(line_of("overwrites"))
 
 

@@ -21,7 +21,7 @@ from unisono.ranks.group.world_group import world_group
 from unisono.ranks.launch.worlds import World
 from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.stores import meeting_store
 from unisono.schedule import Hosts
 
@@ -216,7 +216,7 @@ def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[
     """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met."""
     launch = Launch(rank, hosts.ranks, "", Cluster.address(hosts.host_of(0)), port)
     with meeting_store(launch, time.monotonic() + timeout_s) as store:
-        group = world_group(meet(rank, launch.size, store, timeout_s), rank)
+        group = world_group(Meeting(rank, launch.size, store, timeout_s).hold(), rank)
     set_default(group)
     return group, store
 

@@ -31,8 +31,8 @@ def test_it_is_the_second_such_call_and_no_other(fault: dict[str, Any]) -> None:
         ({"at": ("all_reduce", 1)}, "got 0 faults, expected one of kill"),
         ({"at": ("all_reduce", 1), "kill": 0, "stop": 0}, "got 2 faults"),
         ({"at": ("all_reduce", 1), "kill": 7}, "got rank 7, expected 0 to 0"),
-        ({"at": ("all_reduce", 1, "line", 3), "kill": 0}, "expected a collective and a number"),
-        ({"at": ("all_reduce", 1, "row", 3), "refuse": 0}, "before a call"),
+        ({"at": ("all_reduce", 1, "line", 3), "kill": 0}, r'expected a call such as \("all_reduce", 1\)'),
+        ({"at": ("all_reduce", 1, "row", 3), "refuse": 0}, "cannot happen at a row"),
     ],
 )
 @pytest.mark.ranks(1)

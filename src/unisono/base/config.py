@@ -17,8 +17,7 @@ SHAPING = (
     "segment_bytes", "one_shot_bytes", "crowd_one_shot_bytes", "inline_bytes", "zero_copy_bytes", "cross_memory_bytes",
 )  # fmt: skip
 """The settings that shape what a call does inside a host. The process that makes the host's memory, its first rank or
-the parent of the ranks, writes its own settings there. They count on all ranks of the host, whatever their environments
-say. Another host may have other settings.
+the parent of the ranks, writes its own values there, and all ranks of the host use them. Hosts may have different ones.
 """
 
 _MOST: Mapping[str, float] = {"seconds": math.inf, "bytes": 1 << 40}
@@ -39,13 +38,13 @@ def environment_name(setting: str) -> str:
 
 
 class Setting:
-    """What a field of `Config` may be.
+    """A field of `Config`: its unit, default and bounds.
 
-    unit: by the end of its name, or by its name.
+    unit: from its name.
     why: its meaning.
     usually: its default.
-    least, most: the bounds of a number; None for most: those of its unit.
-    amd: its default on AMD processors, if it is another one.
+    least, most: the bounds of a number. None for most: that of its unit.
+    amd: its default on AMD processors, if it differs.
     """
 
     def __init__(self, name: str, usually: Any, why: str, least: float, most: float | None, amd: Any) -> None:
@@ -56,7 +55,7 @@ class Setting:
 
     @property
     def values(self) -> str:
-        """The values that it may have, in words."""
+        """The allowed values, in words."""
         match self.unit:
             case "link":
                 return f"a link of at most {_MOST_LINK}, or auto"
@@ -67,7 +66,7 @@ class Setting:
         return f"{what} from {self.least:g} " + ("up" if self.most == math.inf else f"to {most}")
 
     def checked(self, value: Any) -> Any:
-        """The value, if it may be this setting. Raises ArgumentError with its values, DTypeError for another type."""
+        """The value, if it is allowed. Raises ArgumentError for one that is not, DTypeError for another type."""
         if self.unit == "folder":
             return value
         if self.unit == "link":
@@ -102,97 +101,95 @@ def _setting(usually: Any, why: str, *, least: float = 0, most: float | None = N
 class Config:
     """The settings of a group.
 
-    All ranks of a group must have the same settings, except `lanes` and `lane_bytes`. Those that shape calls are taken
-    from the first rank of each host.
-
     Example::
 
         config = unisono.Config.from_env().replace(timeout_s=60)
         unisono.init(config=config)
     """
 
-    timeout_s: float = _setting(
-        300.0, "time limit of a call, then WaitTimeout; the default allows for slow data loaders; inf: no limit"
-    )
+    timeout_s: float = _setting(300.0, "time limit of a call, after which it raises WaitTimeout; inf: no limit")
     stall_warning_s: float = _setting(
-        5.0, "after this wait a call names the late rank and its stack on standard error; 0: never"
+        5.0, "after this wait a call prints the late rank and its stack to standard error; 0: never"
     )
     segment_bytes: int = _setting(
-        512 << 10, "bytes that a rank stages per step of a long call: about half of a second-level cache", least=1
+        512 << 10,
+        "bytes that a rank stages (copies to shared memory) at a time; best: about half of a second-level cache",
+        least=1,
     )
-    one_shot_bytes: int = _setting(16 << 10, "longest vector for which two ranks use a one_shot algorithm")
+    one_shot_bytes: int = _setting(
+        16 << 10, "longest tensor for which an all_reduce of two ranks uses the algorithm one_shot"
+    )
     crowd_one_shot_bytes: int = _setting(
         64 << 10,
-        "the same if ranks outnumber processors, when each further wait takes a turn of every rank on a processor",
+        "the same if ranks outnumber processors, which makes each further round expensive",
     )
     zero_copy_bytes: int = _setting(
         8 << 10,
-        "longest vector in shared memory that two ranks still stage, with signature and payload in one cache line",
+        "longest tensor of `unisono.empty` that two ranks copy nevertheless, because this is faster for few bytes",
     )
     cross_memory_bytes: int = _setting(
         1 << 20,
-        "shortest private vector that system calls copy from process to process, if that is faster than staging; "
-        "0: none",
+        "shortest private tensor that system calls copy from process to process, if this is faster than two copies "
+        "through shared memory; 0: none",
         amd=0,  # what another processor has written is cheap to read there: staging takes half the time
     )
     inline_bytes: int = _setting(
-        32 << 10, "longest message that shares cache lines with its signature, so that a receiver waits once"
+        32 << 10, "longest tensor that shares cache lines with the signature of its call, so that peers wait once"
     )
     heap_bytes: int = _setting(
         0,
-        "address space of each rank for shared tensors, backed when used; 0: half of the machine's memory, or less if "
-        "ulimit -v is less",
+        "address space of each rank for shared tensors; takes memory only when used; 0: half of the machine's memory, "
+        "or less if ulimit -v requires it",
         most=_MOST_HEAP,
     )
     look_up_s: float = _setting(
         0.02,
-        "how often a waiting call checks for signals, dead peers and the timeout; up to five times less often after "
-        "seconds",
+        "how often a waiting call checks for signals, dead peers and the time-out; up to five times less often in a "
+        "long wait",
         least=1e-6,
         most=3600,
     )
     spins: int = _setting(
-        2000, "pauses before a waiting rank first yields, if every rank has its own processor", most=1_000_000
+        2000, "how often a waiting rank spins before it yields, if every rank has its own processor", most=1_000_000
     )
 
     link: Link = _setting(  # noqa: RUF009  its default is a Link, which is frozen
         Link(),
-        "network between hosts, such as 1Gbit,100us: bandwidth each way, and the time of a small message; decides the "
+        "link between hosts, such as 1Gbit,100us: its rate each way, and the time of a small message; decides the "
         "algorithm between hosts",
     )
     host_silence_s: float = _setting(
         5.0,
-        "a host that is silent for this time and half a second more is lost for good; outages shorter than this by a "
-        "second cost nothing, so set more for a network with longer ones",
+        "a host that is silent for this time and half a second more is lost for good; set at least a second more than "
+        "the longest outage of your network",
         least=0.5,
         most=86_400,
     )
     lanes: int = _setting(
         0,
-        "most threads of a rank that share a long copy or sum, limited by processors; 0: as many as PyTorch has, up to "
-        "4; may differ between ranks",
+        "most threads of a rank that share a long copy or sum; 0: as many as PyTorch has, up to 4, if processors are "
+        "enough",
         most=1024,
     )
     lane_bytes: int = _setting(
         8 << 20,
-        "longest vector that one thread of a rank copies or sums alone, because waking another takes about 50 µs; may "
-        "differ between ranks",
+        "longest tensor that a rank copies or sums with one thread, because waking another takes about 50 µs",
     )
     keep_inputs: int = _setting(
         0,
-        "1: calls in place work on a copy, so that a failed call leaves the tensor unchanged; costs two copies",
+        "1: a failed call leaves its tensor unchanged, because calls in place work on a copy; costs two copies",
         most=1,
     )
     trace: str = _setting(
-        "", "folder in which all ranks record all calls, for `unisono trace` and Perfetto; empty: no record"
+        "", "folder to which all ranks write all calls, for `unisono trace` and Perfetto; empty: no trace"
     )
     trace_calls: int = _setting(
         1 << 16,
-        "calls of each rank and group that a trace keeps, the last ones, in 32 bytes each",
+        "how many of the last calls of each rank and group a trace keeps, in 32 bytes each",
         least=1,
         most=1 << 30,
     )
-    debug: int = _setting(0, "1: print each call, its algorithm and why, its bytes and time, to standard error", most=1)
+    debug: int = _setting(0, "1: print each call to standard error: its algorithm and why, its bytes and time", most=1)
 
     def __post_init__(self) -> None:
         """Raises ArgumentError for a value out of range, and DTypeError for a value of another type."""
@@ -208,7 +205,7 @@ class Config:
         """The defaults, overridden by environment variables such as UNISONO_TIMEOUT_S.
 
         Raises:
-            ArgumentError: A variable does not have a value that its setting may have.
+            ArgumentError: A variable has a value that its setting does not allow.
         """
         values: dict[str, Any] = {}
         for name, setting in SETTINGS.items():

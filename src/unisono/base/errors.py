@@ -45,7 +45,7 @@ class UnisonoError(Exception):
     Ranks in fields are ranks of the group that made the call; in a sub-group, `world_ranks[rank]` is the rank in the
     world.
 
-    What to do: catch a class below. Catch this one only where all failures of unisono are treated alike.
+    What to do: catch a class below, unless you treat all errors of unisono alike.
     """
 
     def again(self) -> "UnisonoError":
@@ -73,8 +73,8 @@ class UsageError(UnisonoError):
 class ArgumentError(UsageError, ValueError):
     """An argument has a value that this call cannot take.
 
-    What to do: correct the argument that the message names. The other ranks raise an error, too; the group can be used
-    again.
+    What to do: correct the argument that the message names. The other ranks raise an error, too, and the group can be
+    used again.
     """
 
 
@@ -191,7 +191,7 @@ class PeerError(UnisonoError):
     """A call cannot continue because of a peer.
 
     Attributes:
-        failed: The ranks of the group that had failed by then, as far as this rank knows, in order.
+        failed: The failed ranks of the group that this rank knew of, in ascending order.
 
     What to do: look at the peer that the message names; its own error or output has the cause.
     """
@@ -252,7 +252,7 @@ class PeerFailed(PeerError):
             abort, ranks in fields are ranks of the aborted group.
         waiting: The rank that waited.
 
-    What to do: on that rank, fix what `reason` says.
+    What to do: fix the cause in `reason` on that rank.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class PeerFailed(PeerError):
 
 
 class PeerUnreachable(PeerError):
-    """During a call the system refused access to a peer's private tensors that it had allowed before.
+    """The system denied access to a peer's private tensors, which it had allowed before.
 
     Attributes:
         rank: The peer.
@@ -354,8 +354,7 @@ class WaitTimeout(UnisonoError, TimeoutError):
         waiting: The rank that waited. None: a process that is not a rank waited.
         seen: What the first missing ranks were doing, each a `Sighting`; the very first with its stack.
 
-    What to do: find out what delays the missing ranks, or set a longer `timeout_s`. With `float("inf")` calls wait
-    forever.
+    What to do: find out what delays the missing ranks, or set a longer `timeout_s`.
     """
 
     def __init__(

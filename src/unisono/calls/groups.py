@@ -41,8 +41,8 @@ def new_group(
     Args:
         ranks: Ranks of the parent, in any order; the group has them in ascending order, as in torch. None: all ranks.
         group: The parent. None: the default group.
-        timeout_s: Seconds that calls of the new group wait. None: as long as the parent's.
-        name: For messages.
+        timeout_s: Seconds that calls of the new group wait. None: the parent's.
+        name: Shown in errors.
 
     Returns:
         The group, or on ranks outside it a `NonMember`, which is false and raises in every call.
@@ -71,7 +71,7 @@ def split(
     """Make one group for each color, as MPI_Comm_split does. Every rank of the parent makes this call.
 
     Args:
-        color: From 0 up; ranks with the same color form a group. None or negative: this rank joins none.
+        color: 0 or more; ranks with the same color form a group. None or negative: this rank joins no group.
         key: Orders the members of a group; equal keys keep the order of the parent.
         group, timeout_s, name: As in `new_group`, with the same result and errors.
     """

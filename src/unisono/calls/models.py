@@ -56,8 +56,7 @@ def average_parameters(model: torch.nn.Module, group: Group | None = None) -> No
 
 
 def average_gradients(model: torch.nn.Module, group: Group | None = None) -> None:
-    """Replace the gradients of a model's parameters by their average over all ranks. Call it between backward() and
-    step().
+    """Replace a model's gradients by their average over all ranks. Call it between `backward()` and `step()`.
 
     A gradient that only some ranks have counts as zero on the others, and every rank gets the average. A parameter that
     has no gradient on any rank keeps None.
@@ -138,13 +137,13 @@ def flatten_(tensors: Iterable[torch.Tensor], group: Group | None = None) -> lis
     is then a call on all of them, without a copy. If shared memory is full, the flat tensors are private.
 
     Args:
-        tensors: Contiguous CPU tensors, none twice; parameters, too. Existing views of them keep the old memory.
+        tensors: Contiguous CPU tensors or parameters, each once. Existing views of them keep the old memory.
 
     Returns:
         The flat tensors.
 
     Raises:
-        ArgumentError: One of them is something else.
+        ArgumentError: A tensor is listed twice, is not contiguous, or is not on the CPU.
 
     Example::
 

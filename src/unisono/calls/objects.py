@@ -33,14 +33,13 @@ def all_gather_object(
         group: None: the default group.
         pickle: Send and accept any object that can be pickled. Pickled objects can run any code: use it only with peers
             that you trust. All ranks pass the same.
-        timeout_s: Seconds to wait for other ranks in each of two steps: lengths, then objects. None: the group's
+        timeout_s: Seconds to wait for other ranks, first for lengths and then for objects. None: the group's
             `timeout_s`.
 
     Raises:
-        ArgumentError: The list has a wrong length, or an object cannot be decoded. A list is filled completely or not
-            at all.
+        ArgumentError: The list has a wrong length, or an object cannot be decoded. The list is then unchanged.
         DTypeError: The object cannot be sent.
-        MismatchError: Another rank raised one of these before it sent, or made a different call.
+        MismatchError: Another rank raised one of these errors, or made a different call.
         PeerGone, PeerFailed, WaitTimeout: As in `all_reduce`.
     """
     with Call("all_gather_object", group, timeout_s=timeout_s) as call:

@@ -35,7 +35,7 @@ def premul_sum(factor: float | torch.Tensor) -> PremulSum:
         factor: A number, or a real tensor with one element. Ranks may pass different factors.
 
     Raises:
-        ArgumentError, DTypeError: The factor is something else.
+        ArgumentError, DTypeError: The factor is not a real number.
     """
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:
@@ -73,17 +73,17 @@ def make_op(
 ) -> CustomOp:
     """Make an op from a Python function of two numbers, such as `make_op(lambda x, y: max(abs(x), abs(y)))`.
 
-    Numba compiles the function for each dtype at first use. Equal functions (the same code, with the same values in
-    closure, defaults and globals) share a kernel. A new kernel takes half a second and 2 MB that the process never
-    frees, so make each op once and not for each call. A warning comes after 200 kernels.
+    Numba compiles a kernel for each function and dtype at first use, in half a second. It takes 2 MB, which the process
+    never frees, so make each op once and not for each call; after 200 kernels there is a warning. Equal functions (the
+    same code, with the same values in closure, defaults and globals) share a kernel.
 
     Args:
         function: Takes two numbers and returns one. float16, bfloat16 and float8 are passed as float32; each result is
-            rounded to the tensor's dtype. Dividing by zero gives what numpy gives. The function, and the values that it
-            uses, must be the same on all ranks. For functions of whole tensors use `all_gather`.
+            rounded to the tensor's dtype. Division by zero gives the same as in NumPy. The function, and the values
+            that it uses, must be the same on all ranks. For functions of whole tensors use `all_gather`.
         commutative: Algorithms may swap the inputs. If False, they are combined in rank order.
         associative: Algorithms may group the inputs. If False, they are combined one by one.
-        name: For messages. None: the function's name.
+        name: Shown in errors. None: the function's name.
 
     Returns:
         The op, for the `op` argument of collectives.

@@ -14,11 +14,11 @@ from ..ranks.group.initialize import group_or_default
 
 @contextmanager
 def tracing(folder: str | PathLike[str], group: Any = None) -> Iterator[None]:
-    """Record this rank's calls in the block, in all its groups, in files of a folder.
+    """Write this rank's calls in the block, in all its groups, to files in a folder.
 
-    Ranks do not wait for each other here. `unisono trace FOLDER` then prints a report and writes `unisono-JOB.json`,
-    which Perfetto (ui.perfetto.dev) and chrome://tracing open. If hosts do not share the folder, pass the command the
-    folders of all hosts. Does nothing in a program that was started with UNISONO_TRACE, which records all calls.
+    `unisono trace FOLDER` then prints a report and writes `unisono-JOB.json`, which Perfetto (ui.perfetto.dev) and
+    chrome://tracing open. If hosts do not share the folder, pass the command the folders of all hosts. Ranks do not
+    wait for each other here. With UNISONO_TRACE all calls are recorded anyway, and this does nothing.
 
     Args:
         folder: Where to write.

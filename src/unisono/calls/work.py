@@ -65,7 +65,7 @@ class Work(Generic[Result_co]):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the call has ended.
 
-        Ctrl-C in this wait gives the group up, as in a blocking call: the other ranks raise PeerFailed.
+        Ctrl-C in this wait ends the group, as in a blocking call: the other ranks raise PeerFailed.
 
         Args:
             timeout: Seconds. None: no limit but the call's own.
@@ -75,7 +75,7 @@ class Work(Generic[Result_co]):
 
         Raises:
             UnisonoError: The call failed; this is its error.
-            WaitTimeout: The call has not ended in time. It goes on, and the error names the ranks that it waits for.
+            WaitTimeout: The call has not ended in time. It continues; the error names the ranks that it waits for.
             UsageError: A callback on the group's background thread waits for a later call, which needs the same thread.
         """
         timeout = None if timeout is None else seconds(timeout, "timeout")

@@ -87,14 +87,14 @@ def on(
 
     Args:
         members: For each rank of the table, the rank that takes its part.
-        cells: For each chunk of the table, the chunks, of `chunks`, that it becomes. By default chunks do not change.
+        cells: For each chunk of the table, the chunks that it becomes in a buffer of `chunks`. None: the same.
     """
     if schedule.scratch:
-        raise ArgumentError(f"{schedule.name}: has more scratch chunks than others, for which on() has no place")
+        raise ArgumentError(f"{schedule.name}: on() does not support tables with scratch chunks of their own")
     found = np.arange(schedule.chunks)[:, None] if cells is None else cells
     if len(members) != schedule.ranks or len(found) != schedule.chunks:
         raise ArgumentError(
-            f"{schedule.name}: on() got places for {len(members)} ranks and {len(found)} chunks, expected "
+            f"{schedule.name}: on() got members for {len(members)} ranks and cells for {len(found)} chunks, expected "
             f"{schedule.ranks} and {schedule.chunks}"
         )
     rows, end = unwrap(schedule).copy(), np.cumsum([0, *map(len, found)])

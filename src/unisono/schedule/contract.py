@@ -99,7 +99,7 @@ def contract(schedule: Schedule, chunks: Sequence[int] | None = None, marks: Seq
     elif kind == "exscan":
         after = {(r, result, c): (c, until[r - 1]) for c in some for r in range(1, p)}
     else:
-        raise ArgumentError(f"{kind!r} has no contract. Use a collective of the catalogue.")
+        raise ArgumentError(f"unknown collective {kind!r}. `unisono explain` lists the known ones.")
     return Contract(before, after, *((p, k) if kind in BLOCKED else (1, C)))
 
 

@@ -17,7 +17,7 @@ _FORM = r"(?!.*x.*\+)(?:(?P<many>\d{1,15})x)?(?P<sizes>\d{1,15}(?:\+\d{1,15})*)(
 
 @dataclass(frozen=True)
 class Hosts:
-    """The ranks 0 .. p-1 by host. Raises ArgumentError for members that are something else.
+    """The ranks 0 .. p-1 by host. Raises ArgumentError unless each rank is on one host.
 
     Attributes:
         members: The ranks of each host, ascending; hosts in the order of their lowest ranks.
@@ -56,7 +56,7 @@ class Hosts:
         found = re.fullmatch(_FORM, text.strip()) if isinstance(text, str) else None
         many, sizes = (int(found["many"] or 1), [*map(int, found["sizes"].split("+"))]) if found else (0, [])
         if found is None or not many or 0 in sizes:
-            raise ArgumentError(f"hosts: got {text!r}, expected such as 4x8, 3+1 or 2x2:round_robin")
+            raise ArgumentError(f"hosts: got {text!r}, expected text such as 4x8, 3+1 or 2x2:round_robin")
         if (ranks := many * sum(sizes)) > _MOST_RANKS:
             raise ArgumentError(f"hosts: {text} has {ranks:,} ranks, expected at most {_MOST_RANKS:,}")
         seats = [(seat, host) for host, size in enumerate(sizes * many) for seat in range(size)]

@@ -83,7 +83,7 @@ def check_rows(schedule: Schedule) -> None:
     chunk_sizes = schedule.sizes(rows[:, [SBUF, DBUF]])
     combine = JOIN if schedule.collective == "barrier" else ADD
     if not (0 <= schedule.root < p and 0 <= schedule.result < _BUFFERS):
-        raise fault(schedule, f"root {schedule.root} or buffer {schedule.result} does not exist")
+        raise fault(schedule, f"got root {schedule.root} and result {schedule.result}, expected a rank and a buffer")
     if not len(rows):
         return
     faults = {

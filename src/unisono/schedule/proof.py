@@ -182,7 +182,7 @@ def _wrong_end(
     if not len(writes):
         return fault(schedule, f"{reason}; no round writes it", slot=slot)
     last = int(writes[-1])
-    return fault(schedule, f"{reason}; the last to write it is round {last}", slot=slot, guilty=last)
+    return fault(schedule, f"{reason}; round {last} wrote it last", slot=slot, guilty=last)
 
 
 def _parts(bits: int, chunk: int) -> str:

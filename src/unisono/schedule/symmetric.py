@@ -47,10 +47,10 @@ def of_rank_0(move: Sequence[Any]) -> tuple[Any, ...]:
     """
     src, dst, sbuf, chunk, dbuf, to, n, op = move
     if not (isinstance(src, Rank) and src.offset == 0):
-        raise ArgumentError(f"got source {src}, but in a symmetric algorithm every rank sends for itself")
+        raise ArgumentError(f"got source {src}, expected r: in a symmetric algorithm each rank sends for itself")
     for symbol in (dst, chunk, to):
         if not isinstance(symbol, Rank):
             raise ArgumentError(
-                f"got {symbol!r} as the number of a rank or chunk, but a symmetric algorithm has only r + k"
+                f"got {symbol!r} as a rank or chunk, expected (r + k) % p, because the algorithm must be symmetric"
             )
     return 0, dst.offset, sbuf, chunk.offset, dbuf, to.offset, n, op

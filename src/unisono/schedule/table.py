@@ -1,9 +1,10 @@
 """A schedule is a table of transfers, one per row. Proofs, counts, drawings and what ranks run are made of the rows.
 
-A rank is one process of a group, by its number. Each rank has the same three buffers: X for the user's tensor, Y for
-results that cannot be made in place, T for scratch. Each buffer is cut into chunks of equal length; T may have more of
-them. A slot is one chunk of one buffer of one rank. A collective is a contract: what the slots hold before, and what
-they must hold after (`contract`).
+A rank is one process of a group, by its number. A collective is a call that all ranks of a group make together, such
+as all_reduce. Each rank has the same three buffers: X for the user's tensor, Y for results that cannot be made in
+place, T for scratch. Each buffer is cut into chunks of equal length; T may have more of them. A slot is one chunk of
+one buffer of one rank. The contract of a collective says what the slots hold before, and what they must hold after
+(`contract`).
 
 A row says: in ROUND, rank SRC sends a run of N chunks (it wraps at the end of the buffer), starting at SCHUNK of its
 buffer SBUF, to rank DST, which puts them at DCHUNK onwards in its DBUF. DST replaces what is there (COPY), adds to
@@ -255,7 +256,7 @@ def _of_chunks(schedule: Schedule, chunks: Sequence[int]) -> Rows:
     rows, C = schedule.rows, schedule.chunks
     if (stray := stray_row(schedule)) is not None:
         a, b = (f"chunk {rows[stray, c]} of {'XYT'[rows[stray, c - 1]]}" for c in (SCHUNK, DCHUNK))
-        raise ArgumentError(f"{schedule.name}: row {stray} moves {a} to {b}, so chunks cannot be followed one by one")
+        raise ArgumentError(f"{schedule.name}: row {stray} moves {a} to {b}, so no chunks can be selected. Pass None.")
     found = []
     for chunk in chunks:
         if schedule.symmetric:

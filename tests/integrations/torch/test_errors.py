@@ -139,7 +139,7 @@ def test_sparse_tensors_of_other_shapes(shape: tuple[int, ...], sparse: int) -> 
     ("ending", "printed", "heard"),
     [
         ('raise ValueError("my mistake")', "ValueError: my mistake", "raised ValueError: my mistake"),
-        ("sys.exit(print(5 * 5, file=sys.stderr))", "25", "ended while its call waited in the background"),
+        ("sys.exit(print(5 * 5, file=sys.stderr))", "25", "ended before its asynchronous call"),
     ],
 )
 def test_program_ends_during_a_call(python: Python, tmp_path: Path, ending: str, printed: str, heard: str) -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+from typing import Any
 
 import pytest
 from torch.distributed import PrefixStore, Store
@@ -10,7 +11,12 @@ from tests.support.waiting import until
 from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.entries import write
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.meeting import Meeting
+from unisono.ranks.rendezvous.meeting import Meeting, MeetingResult
+
+
+def meet(*how: Any, **options: Any) -> MeetingResult:
+    """What a rank has when all have met."""
+    return Meeting(*how, **options).hold()
 
 
 class Came(list[Meeting]):

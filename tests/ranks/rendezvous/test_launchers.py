@@ -12,10 +12,9 @@ import pytest
 
 from tests.support.mpi_launchers import LAUNCHERS, run_by
 from unisono.base.errors import ArgumentError
+from unisono.ranks.group.initialize import meet_in_rounds
 from unisono.ranks.rendezvous import launchers
-from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
-from unisono.ranks.rendezvous.which_rank import detect
+from unisono.ranks.rendezvous.launchers import Launch, detect
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
 TORCHRUN = {
@@ -239,14 +238,14 @@ for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
     if name in os.environ:
         os.environ[name] = "1"
 os.environ["UNISONO_HOST_ID"] = str(number % 2)
-from unisono.ranks.rendezvous.which_rank import detect
+from unisono.ranks.rendezvous.launchers import detect
 from unisono.ranks.rendezvous.stores import meeting_store
-from unisono.ranks.rendezvous.rendezvous import meet
+from unisono.ranks.rendezvous.meeting import Meeting
 launch = detect(os.environ)
 assert launch.by_mpi
 for _ in range(2):
     with meeting_store(launch, time.monotonic() + 60) as store:
-        met = meet(launch.rank, launch.size, store, 60)
+        met = Meeting(launch.rank, launch.size, store, 60).hold()
     sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
     store.add("done", 1)
     while store.add("done", 0) < launch.size:

@@ -14,18 +14,18 @@ import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import Came
+from tests.ranks.rendezvous.conftest import meet as meet_at
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.records import DepartureKind
+from unisono.ranks.group.initialize import meet_in_rounds
 from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.entries import MeetingEnd, write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import BEAT, END, Meeting
-from unisono.ranks.rendezvous.rendezvous import meet as meet_at
-from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 

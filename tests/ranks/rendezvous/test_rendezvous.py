@@ -14,15 +14,16 @@ from torch.distributed import FileStore, HashStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import begun, planned
 from tests.support.waiting import until
+from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.engine.memory.arena import Arena
-from unisono.ranks.rendezvous import meeting, rendezvous, stores
+from unisono.ranks.group.initialize import meet_in_rounds
+from unisono.ranks.rendezvous import meeting, stores
 from unisono.ranks.rendezvous.asked_store import AskedStore
 from unisono.ranks.rendezvous.entries import MeetingEnd, read, write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import END, Meeting
-from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
 from unisono.ranks.rendezvous.rendezvous_messages import end_of, store_silent, why_ended
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
 def meet(*arguments):
     """The arena of this rank's host."""
-    return rendezvous.meet(*arguments).arena
+    return Meeting(*arguments).hold().arena
 
 
 def together(function, ranks):
@@ -108,6 +109,23 @@ def test_slow_store_says_who_has_died_first(monkeypatch):
     with pytest.raises(PeerGone) as caught:
         meet(1, 3, store, 60)
     assert caught.value.rank == 2
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_lost_store_names_rank_0(beside):
+    """Rank 2 has lost the store of rank 0's process, too, and has ended."""
+
+    class Gone(HashStore):
+        def check(self, _keys):
+            raise RuntimeError("gone")
+
+    part = Meeting(1, 3, Gone(), 60.0, Config())
+    ended = part.identities[1]._replace(ticks=1, pid=1 << 30)
+    part.identities |= {2: ended, 0: ended if beside else ended._replace(boot="of another host")}
+    with closing(part), pytest.raises(PeerGone) as caught:
+        part._look()
+    assert caught.value.rank == 0
+    assert (" died " in str(caught.value)) == beside
 
 
 def test_process_of_rank_0_stays_for_late_ranks(monkeypatch):
@@ -221,7 +239,7 @@ def test_end_of_a_process_after_the_meeting(end):
     said, mine = None if end is None else write(end).encode(), Identity.mine()
     member = object.__new__(Meeting)
     member._rank, member._size, member._start, member._home = 1, 2, time.monotonic(), mine
-    member.identities = {0: mine._replace(ticks=mine.ticks + 1), 1: mine}
+    member.identities = member._watched = {0: mine._replace(ticks=mine.ticks + 1), 1: mine}
     member._store = SimpleNamespace(now={END: said}.get)
     if end == MeetingEnd():
         member._look()

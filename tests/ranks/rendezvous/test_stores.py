@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import pytest
 from torch.distributed import HashStore, TCPStore
@@ -20,11 +20,12 @@ from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.base.fd_channel import Channel, PeerProcess
 from unisono.base.records import DepartureKind
-from unisono.ranks.rendezvous import rendezvous, stores
+from unisono.ranks.group.initialize import meet_in_rounds
+from unisono.ranks.rendezvous import stores
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.rendezvous import meet_in_rounds
-from unisono.ranks.rendezvous.stores import JobServer, job_store
+from unisono.ranks.rendezvous.meeting import Meeting
+from unisono.ranks.rendezvous.stores import job_store, serving
 
 
 def test_wait_for_a_silent_store_ends_in_time() -> None:
@@ -37,7 +38,7 @@ def test_wait_for_a_silent_store_ends_in_time() -> None:
 
     began = time.monotonic()
     with pytest.raises(WaitTimeout, match=r"has not answered for .* is stopped, or its host is cut off") as caught:
-        rendezvous.meet(1, 2, Stopped(), 1.0)
+        Meeting(1, 2, Stopped(), 1.0).hold()
     assert caught.value.missing == (0,)
     assert time.monotonic() - began < SOON_S
     ended.set()
@@ -101,23 +102,23 @@ def test_wait_without_rank_0_ends_in_time(job):
 
 
 def test_second_rank_0_of_a_job_is_refused(job):
-    with closing(JobServer(job)):
+    with serving(job):
         assert "is rank 0 of job" in str(meet(job, 0, 2))
 
 
 def test_store_of_a_job_outlives_its_server(job):
     """A rank that has the store still reads there what rank 0 has written. The name of the socket is free again."""
     for word in ("first", "second"):
-        with closing(JobServer(job)) as server:
+        with serving(job) as server:
             store = job_store(job, 1, time.monotonic() + 60)
-            server.store.set(word, word)
+            server.set(word, word)
         assert store.get(word) == word.encode()
     assert store.check(["first"])  # the process is the same
 
 
 def test_strangers_at_a_job_hold_up_no_rank(job):
-    with closing(JobServer(job)) as server:
-        name, strangers = server._listener.getsockname(), []
+    with serving(job) as server:
+        name, strangers = f"\0{stores._socket_of(job)}", []
         for number in range(200):
             strangers.append(socket.socket(socket.AF_UNIX))
             strangers[-1].connect(name)
@@ -125,19 +126,19 @@ def test_strangers_at_a_job_hold_up_no_rank(job):
                 strangers[-1].send(b"\xff" * number or b" ")
             if number % 2:
                 strangers.pop().close()
-        server.store.set("key", "word")
+        server.set("key", "word")
         assert job_store(job, 1, time.monotonic() + 60).get("key") == b"word"
         for one in strangers:
             one.close()
 
 
 def test_other_users_do_not_take_part_in_a_job(job, monkeypatch):
-    with closing(JobServer(job)) as server:
+    with serving(job):
         monkeypatch.setattr(Channel, "peer", PeerProcess(1, os.getuid() + 1))
         with pytest.raises(ArgumentError, match="belongs to another process"):
             job_store(job, 1, time.monotonic() + 60)
         with socket.socket(socket.AF_UNIX) as other:
-            other.connect(server._listener.getsockname())
+            other.connect(f"\0{stores._socket_of(job)}")
             assert other.recvmsg(1000, 1000)[:2] == (b"", [])
 
 

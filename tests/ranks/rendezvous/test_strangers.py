@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore, TCPStore
 
 from tests.conftest import examples
-from tests.ranks.rendezvous.conftest import Came, begun, planned
+from tests.ranks.rendezvous.conftest import Came, begun, meet, planned
 from tests.support.programs import Python
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -28,7 +28,7 @@ from unisono.ranks.group.world_group import world_group
 from unisono.ranks.rendezvous.entries import HostMap, MeetingEnd, SentinelNotice, read, write
 from unisono.ranks.rendezvous.handover import fetch, hand_out
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.rendezvous import MeetingResult, meet
+from unisono.ranks.rendezvous.meeting import MeetingResult
 from unisono.schedule import Hosts
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
@@ -196,7 +196,7 @@ def test_invalid_sentinel_entry_ends_the_start() -> None:
     store = HashStore()
     store.set("sentinel 1", "{}")
     with closing(Arena.create(2, SMALL)) as arena:
-        met = MeetingResult(arena, Hosts.parse("2x1"), store, {0: Identity.mine()}, ("a", "b"), "127.0.0.1", bytes(32))
+        met = MeetingResult(arena, Hosts.parse("2x1"), store, ("a", "b"), "127.0.0.1", bytes(32))
         with pytest.raises(ArgumentError, match=r"invalid SentinelNotice of rank 1"):
             world_group(met, 0, config=SMALL)
 

@@ -138,7 +138,7 @@ CALLS = {
     "unknown step": (
         RING.replace('"rrs"', '"rss"', 1), ArgumentError, "gpu 0, thread block 2, step 0: type is 'rss', expected one"
     ),
-    "its own peer": (RING.replace('send="1"', 'send="0"', 1), ArgumentError, "thread block 0: it is its own peer"),
+    "its own peer": (RING.replace('send="1"', 'send="0"', 1), ArgumentError, "thread block 0: its peer is its own gpu"),
     "no peer": (
         RING.replace('recv="2" chan="1"', 'recv="-1" chan="1"', 1), ArgumentError, "step 0: .* without a recv peer"
     ),
@@ -147,13 +147,13 @@ CALLS = {
         "race: gpu 0, thread block 0, step 1 also uses channel 0 from gpu 2 to gpu 0.*gpu 0, thread block 1, step 0",
     ),
     "steps out of order": (RING.replace('s="1"', 's="2"', 1), ArgumentError, "must be numbered 0, 1, 2"),
-    "chunk out of range": (RING.replace('srcoff="0"', 'srcoff="3"', 1), ArgumentError, "it uses 1 chunks from 3 on of"),
+    "chunk out of range": (RING.replace('srcoff="0"', 'srcoff="3"', 1), ArgumentError, "it uses 1 chunks from 3 on in"),
     "unknown buffer": (RING.replace('srcbuf="i"', 'srcbuf="q"', 1), ArgumentError, "srcbuf is 'q'"),
     "no such step": (
         RING.replace('depid="-1" deps="-1"', 'depid="0" deps="9"', 1), ArgumentError, "step 9 of thread block 0"
     ),
     "counts differ": (
-        pair([Step("s", HERE, HERE, 1)], [Step("r", HERE, ("s", 0), 2)]), ArgumentError, "sends 1 chunks in the message"
+        pair([Step("s", HERE, HERE, 1)], [Step("r", HERE, ("s", 0), 2)]), ArgumentError, "receives 2 chunks, but .* 1"
     ),
     "no partner": (
         pair([Step("s", HERE, HERE, 1), Step("s", HERE, HERE, 1)], [Step("rrc", HERE, HERE, 1)]),

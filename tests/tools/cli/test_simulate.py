@@ -55,7 +55,7 @@ def test_algorithms_come_best_first() -> None:
     assert {"ring of all ranks", "spanning circulant ×1"} <= {*others}
     best = next(iter(able))
     assert lines[end + 1].startswith(f'{best} (algorithm="')
-    assert lines[end + 1].endswith(f"= {format_seconds(able[best][0])}, on the way of the rank that is ready last")
+    assert lines[end + 1].endswith(f"= {format_seconds(able[best][0])}, for the rank that ends last")
     assert "transfers" in seen
 
 

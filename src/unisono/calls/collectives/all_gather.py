@@ -30,7 +30,7 @@ def all_gather(
 
     Args:
         tensor_list: One CPU tensor for each rank, with as many elements as that rank sends; or one tensor for all, as
-            in `all_gather_single`. None on all ranks: the call exchanges the shapes first and returns new tensors.
+            in `all_gather_single`. None on all ranks: the call exchanges the shapes and returns new tensors.
         tensor: CPU tensor of any size, with the same dtype on every rank.
         group, async_op, algorithm, timeout_s: As in `all_reduce`, with the same errors.
 

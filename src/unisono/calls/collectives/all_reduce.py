@@ -22,8 +22,7 @@ def all_reduce(
 ) -> Any:
     """Combine the tensors of all ranks with `op`; on every rank the result replaces `tensor`.
 
-    All ranks get the same bits. Each rank sends and receives 2 (p-1)/p of the tensor's bytes if the tensor has more
-    than a few KiB.
+    All ranks get the same bits.
 
     Args:
         tensor: CPU tensor of any shape, with the same dtype and number of elements on every rank.

@@ -153,7 +153,7 @@ def recv(
 def isend(
     tensor: torch.Tensor, dst: int, group: Group | None = None, tag: int = 0, *, timeout_s: float | None = None
 ) -> Transfer:
-    """Start a `send` in the background. The tensor must not change until `wait()` of the result has returned."""
+    """Start a `send` in the background. Do not change the tensor until `wait()` of the result has returned."""
     limit_s = _limit(timeout_s)
     if sent_at_once(tensor, dst, group, tag, waits=False):
         return FinishedTransfer(group_or_default(group).rank)
@@ -225,7 +225,7 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp], *, timeout_s: float | None = None) -> list[Transfer]:
-    """Start several sends and receives, in this order, and return a Transfer for each. Peers may use any order."""
+    """Start several sends and receives, and return a Transfer for each. Peers may list theirs in any order."""
     limit_s = _limit(timeout_s)
     for k, op in enumerate(p2p_op_list):
         if not isinstance(op, P2POp):

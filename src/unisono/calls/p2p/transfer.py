@@ -15,7 +15,7 @@ from .progress_engine import progress_engine
 
 
 class Transfer(Work[torch.Tensor]):
-    """An `isend` or `irecv`. Its tensor must be left alone until `wait` has returned.
+    """An `isend` or `irecv`. Do not use its tensor until `wait` has returned.
 
     It goes on while no thread waits for it, but not beyond the end of this rank's function or program: so wait for it.
     A dropped Transfer does not delay this end.

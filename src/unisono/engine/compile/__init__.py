@@ -1,7 +1,7 @@
 """From a table to one program per rank, and its proof.
 
 `compile_schedule` makes the programs, `prove_programs` proves them, and `bind` adds dtype, op and sizes: a plan, which
-the kernel runs, one compiled loop (`kernels/interpret`). Read `program`, `versions`, `compile_schedule` and `plan`.
+the kernel runs, one compiled loop (`kernels/interpret`). Read `program`, `versions`, `compile_schedule`, `plan`, `far`.
 
 A program is what one rank does, row by row: it makes moves (it copies a chunk or combines several), and it waits for
 other ranks. A step is the number of a move, counted for each rank.
@@ -35,6 +35,11 @@ A lowering says where the bytes of a table lie. There are three:
     zero copy      for tensors in shared memory: peers read and write them in place
     cross memory   for long private tensors: the program of zero copy, but moves to and from peers are system calls
 
-A rank asks the system when it joins (`RankEngine.crosses_memory`). A tensor that they do not reach is found before the
-gate, and its call is staged. A refusal after the gate is an error (PeerUnreachable), never a wrong value.
+A rank asks the system when it joins whether it may read the memory of the others (`RankEngine.crosses_memory`). A
+tensor that system calls do not reach is found before the gate, and its call is staged. A refusal after the gate is an
+error (PeerUnreachable), never a wrong value.
+
+Over several hosts, what a rank of another host reads goes as a message, from a staging slot to a staging slot there
+(`far`). A carrier, such as UCX, moves it (`engine.carrier`). Its transport is the functions by which the kernel calls
+it.
 """

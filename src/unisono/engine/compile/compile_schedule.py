@@ -1,7 +1,8 @@
 """Compile a table to one program per rank.
 
-The passes are `versions` (what each move reads and makes), `place` (where each version lies) and `order` (puts and
-waits); `compile_schedule` writes the rows. `interpret` runs them. `program_proof` proves them independently.
+The passes are `versions` (what each move reads and makes), `place` (where each version lies) and `_Order` (what each
+rank does one after the other, and for what it waits); `compile_schedule` writes the rows. `interpret` runs them.
+`program_proof` proves them independently.
 """
 
 from collections import defaultdict
@@ -125,7 +126,7 @@ class _Order:
         for moves, clock in zip(self.before, self.clock.copy(), strict=True):
             for move in moves:
                 move.step, move.clock = self.gate, clock
-        self.publisher = {move.to[0]: move for moves in self.before for move in moves}
+        self.publisher = {move.to[0]: move for moves in self.before for move in moves}  # staging slot -> who fills it
         self.users: dict[Place, list[ProgramMove]] = defaultdict(list)  # the moves that access a user's memory
         self.entered = [sum(1 << peer for peer in hosts.beside(rank)) for rank in range(ranks)]
         """For each rank the ranks that have surely entered the call, as bits."""

@@ -229,7 +229,7 @@ class _Machine:
         """waits: how many waits are for this value."""
         self.tick(me)
         if value <= self.posted[me]:
-            raise ProgramError(f"{self.name}: rank {me} posts {value} after {self.posted[me]}")
+            raise ProgramError(f"{self.name}: rank {me} posts step {value} after step {self.posted[me]}")
         self.posted[me] = value
         if waits:
             self.seen[me, value] = self.clocks[me].copy(), waits
@@ -286,7 +286,7 @@ class _Machine:
             for rank in np.flatnonzero(uses[other] > self.clocks[me]):
                 if rank != me:
                     raise ProgramError(
-                        f"{self.name}: rank {me} uses a half of rank {owner} while rank {rank} is in segment {other}"
+                        f"{self.name}: rank {me} reuses staging of rank {owner} while rank {rank} is in segment {other}"
                     )
             if me == owner:
                 del uses[other]

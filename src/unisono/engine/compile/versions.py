@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.errors import AlgorithmError
-from ...schedule.contract import BLOCKED, Contract, Slot, contract
+from ...schedule.contract import BLOCKED, Contract, Slot, contract, slot_text
 from ...schedule.moves import moves
 from ...schedule.table import Schedule
 from .program import IN, OUT
@@ -30,6 +30,7 @@ class Place(NamedTuple):
 class Version:
     """The content of a slot between two writes.
 
+    contributions: the ranks whose inputs it combines, as bits.
     given: its place in the user's input, or None.
     result: its place in the user's output, or None.
     count_index: which of the counts of blocks is its own.
@@ -57,7 +58,11 @@ _NO_CLOCK = np.zeros(0, np.uint16)
 
 
 class Message:
-    """A message between hosts. send: the move by which it leaves. is_empty: it has no bytes."""
+    """A message between hosts.
+
+    send: the move by which it leaves.
+    is_empty: it has no bytes, and only tells that ranks have entered the call: see `far.barrier`.
+    """
 
     send: "ProgramMove"
 
@@ -67,7 +72,9 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class ProgramMove:
-    """One step of a rank: copy or combine `inputs` into all places of `to`. A publishing move makes no version.
+    """One step of a rank: copy or combine `inputs` into all places of `to`.
+
+    A move that publishes an input, that is copies it to the staging area, for other ranks to read, makes no version.
 
     message: this move is one end of it; the end that leaves has an input, the end that comes makes a version.
     clock: the steps of all ranks that this rank has surely seen when the move has been made.
@@ -114,7 +121,7 @@ def make_versions(schedule: Schedule) -> Versions:
     def read(slot: Slot) -> Version:
         if slot not in now:
             if slot not in given:
-                raise AlgorithmError(f"{schedule.name}: rank {slot[0]} reads {slot[1:]}, which holds nothing")
+                raise AlgorithmError(f"{schedule.name}: reads {slot_text(slot)}, which holds nothing")
             place = given[slot]
             index = count_index(schedule, place.rank, promise.before[slot][0] // per)
             now[slot] = Version(slot[0], slot[2] % per, None, 1 << slot[0], index, given=place)

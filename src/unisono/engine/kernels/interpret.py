@@ -40,8 +40,8 @@ from ..logs.rank_logs import LogWord
 from .atomics import acquire_fence, cycles, load, load_acquire, store, store_release
 from .compiled import compiled
 from .cross_memory import within_reach
-from .lanes import share
-from .messages import elements, end, message, post
+from .lanes import move_by_lanes
+from .messages import await_sent, elements, post_receives, send_or_receive
 from .move import get, put
 from .transport_progress import wait as wait_and_move
 from .waiting import publish_and_wake, wait
@@ -229,14 +229,14 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             status = _readers_are_past(control, segment, ranks, state)
             if status != DONE:
                 break
-        span = min(chunk * per, total - offset)
-        cut = chunk
+        span = min(chunk * per, total - offset)  # elements of a block in this segment
+        cut = chunk  # elements of a chunk in it: fewer in a short segment, the last one
         if span < chunk * per and per > 1:
             align = get(plan, PlanWord.ALIGN)
             cut = ((span + per - 1) // per + align - 1) // align * align
         if pc < 0:
             if get(plan, PlanWord.REQUESTS):
-                status = post(plan, segment, half, offset, span, cut, longest_stay(state), state)
+                status = post_receives(plan, segment, half, offset, span, cut, longest_stay(state), state)
                 if status != DONE:
                     break
             store(state + 8 * StateWord.READERS_0 + 8 * (segment & 1), get(plan, PlanWord.READERS))
@@ -281,11 +281,11 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
                                 else:
                                     address += (index * total + done) * item
                             store(addresses + 8 * k, address)
-                        status = share(plan, row, refs, n, addresses, state)
+                        status = move_by_lanes(plan, row, refs, n, addresses, state)
                         if status != DONE:
                             break
                 elif kind >= Op.SEND:
-                    status = message(plan, pc, segment, half, offset, span, cut, longest_stay(state), state)
+                    status = send_or_receive(plan, pc, segment, half, offset, span, cut, longest_stay(state), state)
                     if status != DONE:
                         break
                 if get(row, RowWord.POST):
@@ -296,7 +296,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
         if status == DONE and shared and offset + span >= total:
             status = _no_rank_has_left(control, get(state, StateWord.CALL), get(plan, PlanWord.SIGNATURE), ranks)
         if status == DONE and get(plan, PlanWord.REQUESTS) and offset + span >= total:
-            status = end(plan, segment, longest_stay(state), state)
+            status = await_sent(plan, segment, longest_stay(state), state)
         if status != DONE:
             break
         offset += span

@@ -60,7 +60,7 @@ def _take(lanes, own, scratch):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def share(plan, row, refs, n, addresses, state):  # type: ignore[no-untyped-def]
+def move_by_lanes(plan, row, refs, n, addresses, state):  # type: ignore[no-untyped-def]
     """Do as `move` does, by all lanes of the plan if it is worth it."""
     item, scratch, wanted = get(plan, PlanWord.ITEM), get(state, StateWord.SCRATCH), get(plan, PlanWord.LANES)
     if wanted <= 1 or n * item < 2 * get(plan, PlanWord.LANE_BYTES):

@@ -102,7 +102,7 @@ def have_left(plan, segment, limit_ns, state):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def post(plan, segment, half, offset, span, cut, limit_ns, state):  # type: ignore[no-untyped-def]
+def post_receives(plan, segment, half, offset, span, cut, limit_ns, state):  # type: ignore[no-untyped-def]
     """Begin a segment: wait until its half has been sent, then post its receives. DONE, WAITING or LOST."""
     status = have_left(plan, segment, limit_ns, state)
     if status != DONE:
@@ -126,7 +126,7 @@ def post(plan, segment, half, offset, span, cut, limit_ns, state):  # type: igno
 
 
 @compiled
-def message(plan, pc, segment, half, offset, span, cut, limit_ns, state):  # type: ignore[no-untyped-def]
+def send_or_receive(plan, pc, segment, half, offset, span, cut, limit_ns, state):  # type: ignore[no-untyped-def]
     """Do a SEND or a RECV: DONE, WAITING or LOST."""
     row = get(plan, PlanWord.ROWS) + ROW_BYTES * pc
     empty, at = get(row, RowWord.EMPTY), _request(plan, pc, segment)
@@ -150,7 +150,7 @@ def message(plan, pc, segment, half, offset, span, cut, limit_ns, state):  # typ
 
 
 @compiled
-def end(plan, segment, limit_ns, state):  # type: ignore[no-untyped-def]
+def await_sent(plan, segment, limit_ns, state):  # type: ignore[no-untyped-def]
     """End a call: wait until all its messages have left. WAITING | this rank << 8 if there is news at which it has not
     looked: messages of a rank that has gone may still come, so that no wait is long.
 

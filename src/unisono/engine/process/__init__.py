@@ -1,1 +1,1 @@
-"""Processes of this host: whether they live, what they do, their Python stacks, and what this one may ask of them."""
+"""Processes of this host: whether they live, how they answer with their Python stacks, and whose code runs in them."""

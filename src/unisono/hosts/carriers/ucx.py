@@ -289,7 +289,7 @@ class UcxCarrier:
         self.users.clear()
 
     def _make_worker(self, address: str) -> None:
-        library, config, context, worker = self._library, c.c_void_p(), c.c_void_p(), c.c_void_p()
+        library, descriptor, config, context, worker = self._library, c.c_int(), *(c.c_void_p() for _ in range(3))
         interface = network_interface(address)
         # The sentinel judges which hosts are there. TCP itself would give up an idle connection after six seconds.
         settings = {"TLS": "tcp", "NET_DEVICES": interface, "USE_MT_MUTEX": "y", "TCP_KEEPIDLE": "inf"}
@@ -311,7 +311,6 @@ class UcxCarrier:
         check(library.ucp_worker_query(worker, c.byref(granted)), "tell what it can do")
         if granted.mode != ThreadMode.MANY:
             raise RuntimeError("this UCX was built without support for threads")
-        descriptor = c.c_int()
         check(library.ucp_worker_get_efd(worker, c.byref(descriptor)), "tell when it has something to move")
         functions = {
             TransportWord.PROGRESS: library.ucp_worker_progress,
@@ -351,6 +350,7 @@ class UcxCarrier:
                 nap(began, _FIRST_S, _LONGEST_S)
             proof, address_of_peer = read_entry(peer, bytes(store.get(key)))
             self._marks[peer] = _mark(proof)
+            look()
             self._make_endpoint(peer, address_of_peer)
             heard = torch.zeros(PROOF_BYTES, dtype=torch.uint8, device="cpu")
             says = torch.tensor([*proof], dtype=torch.uint8, device="cpu")

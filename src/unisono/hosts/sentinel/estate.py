@@ -1,8 +1,8 @@
-"""What a sentinel leaves to the process that goes on after it: a file without a name, which its ranks have open, too.
+"""The state that a sentinel saves for its successor, in a file without a name, which its ranks have open, too.
 
-The file holds what the sentinel was told to serve, some numbers, and two places for its state. The sentinel writes its
-state where the older one lies. Then one number tells where the newer one is. So a process that is killed while it
-writes leaves the state before.
+The file contains the sentinel's setup, some numbers, and two places for its state. The sentinel overwrites the older
+state, then one number that says which place is newer. So a process that is killed while it writes leaves the earlier
+state intact.
 """
 
 import json
@@ -17,11 +17,11 @@ _FIRST = 3  # the words before those of the hosts
 
 
 class Estate:
-    """What the sentinel of one host leaves.
+    """The saved state of the sentinel of one host.
 
     setup: what it serves; see `start`.
-    turns: a word, how often it has looked at its messages.
-    highest: host -> the highest number of a datagram that has come.
+    turns: one word: how often it has checked its messages.
+    highest: host -> the highest number of a datagram that has arrived.
     """
 
     def __init__(self, fd: int) -> None:
@@ -43,7 +43,7 @@ class Estate:
         os.close(self.fd)
 
     def write(self, state: object) -> None:
-        """Remember this."""
+        """Save a state."""
         import pickle  # a sentinel starts without
 
         data, half = pickle.dumps(state, pickle.HIGHEST_PROTOCOL), (self._words[1] >> 63) ^ 1
@@ -51,7 +51,7 @@ class Estate:
         self._words[1] = half << 63 | len(data)
 
     def read(self) -> Any:
-        """What was written last; None if there is nothing."""
+        """The state that was saved last; None if there is none."""
         import pickle
 
         half, length = self._words[1] >> 63, self._words[1] & ~(1 << 63)
@@ -59,5 +59,5 @@ class Estate:
 
 
 def turns_of(fd: int) -> int:
-    """How often the sentinel with these estate has looked at its messages."""
+    """How often a sentinel has checked its messages, by the file of its estate."""
     return int.from_bytes(os.pread(fd, 8, 16), "little")

@@ -22,7 +22,7 @@ _GLOO, _CLASS = "gloo", "ProcessGroupGloo"
 
 
 def answer_to(name: str) -> None:
-    """Let `torch.distributed` groups of CPU tensors that ask for Gloo use this library. Idempotent.
+    """Use unisono for `torch.distributed` groups that ask for Gloo and have CPU tensors. Idempotent.
 
     Call it before the program imports `ProcessGroupGloo` or makes a process group. It sets UNISONO_AS=gloo, so
     processes that this one starts do the same. A program that is started with UNISONO_AS=gloo needs no call. If torch
@@ -32,12 +32,12 @@ def answer_to(name: str) -> None:
         name: "gloo".
 
     Raises:
-        ArgumentError: The name is not "gloo", UNISONO_AS has another value, or there is a process group already.
+        ArgumentError: The name is not "gloo", UNISONO_AS has another value, or a process group exists already.
 
     Example::
 
         unisono.answer_to("gloo")
-        dist.init_process_group("gloo")  # unchanged, and so is all that follows
+        dist.init_process_group("gloo")  # unchanged, like the rest of the program
     """
     setting = os.environ.get(_SETTING, "")
     if name != _GLOO:

@@ -15,7 +15,7 @@ from ...base.errors import ArgumentError, OutOfMemory
 from ...base.release import NAME
 from ...hosts.carriers.ucx_library import NoUcx
 from ...ranks.rendezvous.asked_store import AskedStore
-from ...ranks.rendezvous.meeting import may_come
+from ...ranks.rendezvous.participant import may_come
 from .join_group import leave_when_dropped, whole_world
 from .named_gloo import NamedGloo, registering_ours
 from .patch import change

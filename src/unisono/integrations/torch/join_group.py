@@ -23,8 +23,8 @@ from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.group.world_group import leave_at_exit, world_group
 from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.launchers import has_several_agents, job_at_store
-from ...ranks.rendezvous.meeting import may_come
-from ...ranks.rendezvous.rendezvous import MeetingResult, meet
+from ...ranks.rendezvous.meeting import Meeting, MeetingResult
+from ...ranks.rendezvous.participant import may_come
 from ...ranks.rendezvous.rendezvous_messages import missing
 from ...schedule import Hosts
 
@@ -217,7 +217,7 @@ def _meet(
 ) -> MeetingResult:
     if size == 1:
         return MeetingResult(Arena.create(1, config), Hosts.one(1), name=os.urandom(8).hex())
-    met = meet(rank, size, store, config.timeout_s, config, why_absent, job=job, stale=stale)
+    met = Meeting(rank, size, store, config.timeout_s, config, why_absent, job=job, stale=stale).hold()
     if rank == 0:  # all ranks have come, and have read what they need
         for key in (*(f"rank {r}" for r in range(1, size)), "hosts"):
             store.delete_key(f"{met.name}/{key}")

@@ -29,7 +29,7 @@ from ...base.units import integer
 from ...ranks.group.group import Group
 from ...ranks.group.sub_groups import make_sub_group
 from ...ranks.rendezvous.launchers import start_of_job
-from ...ranks.rendezvous.meeting import may_come
+from ...ranks.rendezvous.participant import may_come
 from .answers import Answers
 from .group_methods import Calls
 from .hooks import Hooks, call_abort_hooks
@@ -189,7 +189,7 @@ class UnisonoProcessGroup(Reconfigurable, c10d.ProcessGroup):  # type: ignore[mi
     def _check_devices(self, wanted: Sequence[torch.device] | None = None) -> None:
         """Raise ArgumentError if the new group should have backends for devices other than the CPU."""
         if others := [device.type for device in wanted or self._device_types if device.type != "cpu"]:
-            raise ArgumentError(f"{', '.join(others)}: {NAME} splits and merges only groups of the CPU. Use new_group.")
+            raise ArgumentError(f"cannot split or merge a group with backends for {', '.join(others)}. Use new_group.")
 
     def shutdown(self) -> None:
         """Wait for the calls in the background, and leave the group, unless a smaller one has taken its place."""

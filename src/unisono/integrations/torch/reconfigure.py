@@ -137,7 +137,7 @@ class Seat:
         if strange := [rank for rank, (_, one) in enumerate(members) if not self._way_to(one)]:
             raise ArgumentError(
                 f"rank {strange[0]} ({members[strange[0]][1].where}) has no address that other hosts can reach. "
-                "Create its group with a store at such an address, as MASTER_ADDR."
+                "Create its group with a store at an address that they can reach."
             )
         if uuid in self._used:
             raise ArgumentError(f"uuid: got {uuid}, which was already used. Use a new one for each reconfigure().")
@@ -174,8 +174,8 @@ class Seat:
                 agreed = asked.set_first("handles", told) == told.encode()
         if not agreed:
             raise ArgumentError(
-                f"uuid {uuid}: another rank passed other handles, or another order. Pass the same handles on all "
-                "ranks, with a new uuid."
+                f"uuid {uuid}: another rank passed different handles, or a different order. Pass the same handles on "
+                "all ranks, with a new uuid."
             )
         left_s = max(0.0, deadline - time.monotonic())
         return join(store, rank, len(members), name, left_s, config=config, apart=True, why_absent=look), store

@@ -55,12 +55,12 @@ def watch() -> None:
     `unisono top` and `unisono doctor` show the job.
 
     Raises:
-        ArgumentError: There is a process group already.
+        ArgumentError: A process group exists already.
 
     Example::
 
         unisono.watch()
-        dist.init_process_group("gloo")  # unchanged, and so is all that follows
+        dist.init_process_group("gloo")  # unchanged, like the rest of the program
     """
     if not _patched() and distributed.is_available() and distributed.is_initialized():
         raise ArgumentError(

@@ -90,18 +90,18 @@ def the_job(pid: int | None = None) -> LiveJob:
 
 
 def _why_none(pid: int | None) -> str:
-    """Why there is no job of a process, or of this user, to look at."""
+    """Why there is no job of a process, or of this user."""
     if pid is None:
-        return "this user has no job on this host that can be looked at: only the user who runs it can"
+        return "found no job of this user on this host. For ranks in init(), name one by its PID."
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid if pid > 0 else None
     except OSError:
         owner = None
     if owner is None:
-        return f"process {pid} does not exist on this host: name one of the job's processes"
+        return f"process {pid} does not exist on this host. Name a process of the job."
     if owner != os.getuid():
-        return f"process {pid} is of another user: only the user who runs a job can look at it"
-    return f"process {pid} has no job of unisono: name a rank, or what has started it"
+        return f"process {pid} belongs to another user. Run this as the user who runs the job."
+    return f"process {pid} has no unisono job. Name a rank, or the process that has started it."
 
 
 class MeetingRank(NamedTuple):

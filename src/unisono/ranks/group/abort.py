@@ -62,7 +62,7 @@ def _check_shrinking(group: Group, call: Callable[[], str]) -> None:
         return
     since = group.peer_shrinks_since = group.peer_shrinks_since or time.monotonic()
     if time.monotonic() - since > _OWN_S:
-        reason = f"it shrinks group {found[1].name!r}, of which group {group.name!r} was made"
+        reason = f"it shrinks group {found[1].name!r}, the parent of group {group.name!r}. Shrink both."
         raise PeerFailed(found[0], reason, group.rank, call(), group.named)
 
 

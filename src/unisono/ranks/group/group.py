@@ -57,14 +57,14 @@ class Messages(Protocol):
 class Group:
     """Ranks that make calls together: all ranks of a job (the world), or some of them.
 
-    Other attributes than these are internal.
+    All other attributes are internal.
 
     Attributes:
         rank: This process's rank.
         size: The number of ranks.
         timeout_s: Seconds that a call waits unless it says otherwise.
         broken: The exception after which the group cannot be used, or None.
-        gid: A number of 64 bits that identifies the group, the same on all members.
+        gid: A 64-bit number that identifies the group, the same on all members.
         span: The connections to other hosts. None: all ranks are on one host.
         parent: The group that a sub-group was made from. None for the world.
         world_ranks: The members' ranks in the world, in order.
@@ -201,7 +201,7 @@ class Group:
             self.span.tell()
 
     def abort(self, reason: str = "") -> None:
-        """End every wait in this group, and in the groups that were made from it, on all their ranks. Idempotent.
+        """End every wait in this group and its sub-groups, on all their ranks. Idempotent.
 
         Waiting and later calls raise PeerFailed with this rank and the reason: at once here, within a tenth of a second
         on the other ranks. Tensors of the ended calls may have been written in part. Any thread may call it, even
@@ -231,15 +231,15 @@ class Group:
         without a failed rank go on; others can be shrunk, too. A rank that has aborted the group is a survivor.
 
         Args:
-            without: Live ranks to leave out, such as the `missing` of a WaitTimeout. It is enough that one rank passes
-                them, unless others have already gone on with these ranks.
+            without: Live ranks to leave out, such as the `missing` of a WaitTimeout. One rank may pass them for all,
+                unless the others have already made the new group with these ranks.
             timeout_s: Seconds to wait for the survivors. None: the group's `timeout_s`.
 
         Raises:
             WaitTimeout: Some live ranks did not make this call; the error names them.
             PeerFailed: An exception such as Ctrl-C ended this call on a peer. All ranks may make it again.
             LeftOut: The others left this rank out.
-            ArgumentError, OutOfMemory: There are no such ranks, or there is too little memory.
+            ArgumentError, OutOfMemory: `without` has invalid ranks, or there is too little memory.
         """
         if self.closed:
             self.check_usable()

@@ -7,19 +7,29 @@ import os
 import time
 from typing import Any, cast
 
+from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's __all__
+
 from ...base.config import Config
-from ...base.errors import ArgumentError, DTypeError, NotInitialized
+from ...base.errors import ArgumentError, DTypeError, NotInitialized, WaitTimeout
 from ...base.records import DepartureKind
 from ...base.units import integer, seconds
 from ...engine.memory.arena import Arena
 from ...hosts import AT_END
 from ...observe.live.meeting_page import meeting_page
 from ...schedule import Hosts
-from ..rendezvous.rendezvous import MeetingResult, kept, meet_in_rounds
-from ..rendezvous.which_rank import detect
+from ..rendezvous.launchers import Launch, detect
+from ..rendezvous.meeting import Meeting, MeetingResult
+from ..rendezvous.stores import meeting_store
 from .current import NonMember, get_default, is_in_run, set_default
 from .group import Group
 from .world_group import leave_at_exit, world_group
+
+_RETRY_S = 0.005
+
+_timed_out: set[Launch] = set()  # the launches with a time-out in this process's last call
+
+_kept: list[Store] = []
+"""The last store: this process may be its server, as rank 0, and torch's own process groups may meet there, too."""
 
 
 def init(
@@ -47,7 +57,7 @@ def init(
     Raises:
         WaitTimeout: Some ranks did not come in time; the error names them.
         PeerGone: A rank died.
-        ArgumentError: Arguments, environment and other ranks contradict each other; hosts cannot reach each other;
+        ArgumentError: Arguments, environment or other ranks disagree; hosts cannot reach each other;
             another job uses the port; or ranks are threads of one process.
     """
     limit_s = None if timeout_s is None else seconds(timeout_s)
@@ -79,6 +89,33 @@ def init(
     return group
 
 
+def meet_in_rounds(launch: Launch, deadline: float, config: Config | None = None) -> MeetingResult:
+    """Meet the ranks of a launch. Raises as `meeting_store` and `Meeting.hold` do.
+
+    A meeting ends for all ranks when the time of one of them is up. A rank in its first call of `init()` then hears at
+    once which ranks are missing. A rank that calls `init()` again may do so while others are in their first call: their
+    time-out says nothing about its own call. So it waits for the next meeting, until its own time is up.
+    """
+    began, again = time.monotonic(), launch in _timed_out
+    _timed_out.discard(launch)
+    try:
+        with meeting_store(launch, deadline) as store:
+            _kept[:] = [store]
+            while True:
+                left_s = deadline - time.monotonic()
+                try:
+                    where = launch.rank, launch.size, store, left_s, config
+                    return Meeting(*where, job=launch.name, stale=launch.stale).hold()
+                except WaitTimeout:
+                    if not again or time.monotonic() >= deadline:
+                        raise
+                    time.sleep(_RETRY_S)
+    except WaitTimeout as error:
+        _timed_out.add(launch)
+        waited_s = time.monotonic() - began
+        raise WaitTimeout(error.call, waited_s, error.missing, launch.rank, error.details) from error
+
+
 def group_or_default(group: Any) -> Group:
     """The group that a call names; if it names none, the default group, made by `init` if there is none."""
     if group is None:
@@ -99,7 +136,7 @@ def get_world_size(group: Group | NonMember | None = None) -> int:
 
 
 def shutdown() -> None:
-    """Finish calls in the background, then close the default group. Runs at exit by itself. Idempotent.
+    """Finish asynchronous calls, then close the default group. Runs automatically at exit. Idempotent.
 
     Ranks that still wait for this one raise PeerGone.
     """
@@ -111,7 +148,7 @@ def shutdown() -> None:
             group.finish()  # peers still need the calls in the background
             group.tell_departure(DepartureKind.LEFT, "left the group with shutdown()")
             group.close()
-    kept.clear()
+    _kept.clear()
 
 
 @atexit.register

@@ -11,14 +11,14 @@ from .initialize import group_or_default
 
 
 def empty(*shape: int | tuple[int, ...], dtype: torch.dtype | None = None, group: Group | None = None) -> torch.Tensor:
-    """Make an uninitialized CPU tensor in shared memory. Calls in which every rank passes one copy nothing (zero copy).
+    """Make an uninitialized CPU tensor in shared memory. If all ranks pass such tensors, a call copies nothing.
 
     Args:
         shape: Integers, or one tuple of them, as in torch.empty.
         dtype: None: torch's default dtype.
 
     Raises:
-        ArgumentError, DTypeError: There is no such shape or dtype.
+        ArgumentError, DTypeError: The shape or dtype is invalid.
         OutOfMemory: There is not enough shared memory.
     """
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
@@ -31,7 +31,7 @@ def share_(tensor: torch.Tensor, group: Group | None = None) -> torch.Tensor:
     """Move a tensor's data to shared memory. The tensor stays the same object with the same values.
 
     Args:
-        tensor: A contiguous CPU tensor; parameters, too. Existing views of it keep the old memory.
+        tensor: A contiguous CPU tensor or parameter. Existing views of it keep the old memory.
 
     Returns:
         The tensor.

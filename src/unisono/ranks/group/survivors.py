@@ -102,7 +102,7 @@ def check_left_out(group: Group) -> None:
 def _check_cut_off(group: Group) -> None:
     """Raise LeftOut if this host is cut off: others may go on, and there must not be two such groups."""
     if group.span is not None and (why := group.span.far.cut_off):
-        reason = f"{why}; ranks on other hosts may have gone on, or not"
+        reason = f"{why}; ranks on other hosts may have continued"
         raise LeftOut(group.rank, group.span.here, group.name, group.named, reason)
 
 
@@ -152,7 +152,7 @@ def _agree_to_shrink(group: Group, without: Set[int], timeout_s: float) -> SubAr
         nap(changed_at, *_NAPS_S)
     _free_others(group, mine.failed)
     if me in mine.failed:
-        details = "" if len(mine.failed) < group.size else "all ranks have failed, or were left out by another rank"
+        details = "" if len(mine.failed) < group.size else "every rank has failed or was left out by another one"
         raise LeftOut(me, sorted(mine.failed), group.name, group.named, details)
     return group.smaller[mine.failed]
 
@@ -239,7 +239,8 @@ def _go_on(group: Group, memory: SubArena) -> Group:
             one.made_of = following
     if group.broken is None:
         group.replaced = True
-        group.give_up(PeerFailed(group.rank, f"went on in group {name!r}", group.rank, "a call", group.named))
+        reason = f"this group was replaced by group {name!r}. Use that one."
+        group.give_up(PeerFailed(group.rank, reason, group.rank, "a call", group.named))
     if get_default() is group:
         set_default(following)
     return following

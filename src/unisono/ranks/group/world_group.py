@@ -9,8 +9,8 @@ from weakref import ref
 from ...base.config import Config
 from ...base.errors import PeerFailed, WaitTimeout
 from ...base.records import DepartureKind
-from ..rendezvous.meeting import may_come, tell_gave_up
-from ..rendezvous.rendezvous import MeetingResult
+from ..rendezvous.meeting import MeetingResult, tell_gave_up
+from ..rendezvous.participant import may_come
 from .group import Group
 from .survivors import shrink
 
@@ -81,7 +81,7 @@ def leave_at_exit(world: Group) -> None:
         try:
             world.finish(_AT_EXIT_S)  # peers still need them
         except WaitTimeout:
-            words = "ended while its call waited in the background"
+            words = "ended before its asynchronous call was complete"
     for group in world.all_of_it:
         if not group.closed:
             group.tell_departure(how, words)

@@ -8,10 +8,12 @@ import time
 import traceback
 from contextlib import suppress
 from itertools import dropwhile
+from socket import gethostname
 from typing import NoReturn
 
 import numpy as np
 import torch
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import Channel, Packet
@@ -23,7 +25,7 @@ from ..group.current import join_run
 from ..group.group import Group
 from ..group.world_group import world_group
 from ..rendezvous.identity import HOST_ID
-from ..rendezvous.rendezvous import MeetingResult, met_in_run
+from ..rendezvous.meeting import LOOPBACK, MeetingResult
 from .launch_messages import RAISED_AT_NS, STARTED, RankSetup, Report, Task, pack, unpack
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -106,12 +108,14 @@ class _Rank:
         return self._group
 
     def _meet(self) -> MeetingResult:
-        """The result of the meeting with the other ranks, of this host and of other hosts."""
+        """What ranks know that have met: the parent has told it all, and hosts are parts of this machine."""
         # With a mapping of its own, which the function may close with shutdown().
         arena, setup = Arena.attach(os.dup(self._arena.fd)), self._setup
         if not setup.hosts.spans:
             return MeetingResult(arena, setup.hosts)
-        return met_in_run(setup.rank, arena, setup.hosts, f"/proc/self/fd/{self._store}", setup.secret)
+        store = FileStore(f"/proc/self/fd/{self._store}")
+        names = tuple(f"{gethostname()}/{number}" for number in range(len(setup.hosts.members)))
+        return MeetingResult(arena, setup.hosts, store, names, LOOPBACK, setup.secret)
 
     def leave(self) -> None:
         """Close the group and the arena."""

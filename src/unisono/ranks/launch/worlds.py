@@ -49,15 +49,16 @@ def run(
         fn: The function.
         ranks: The number of ranks. None: as many as `hosts` has, or 4.
         args, kwargs: Its arguments, the same on every rank.
-        timeout_s: Seconds from the moment when all ranks have begun the function. None: no limit.
-        hosts: Hosts to simulate, to test programs for several: `2x2` (2 hosts of 2 ranks), `3+1` or `2x2:round_robin`.
-            Ranks of different hosts share no memory.
+        timeout_s: Seconds that the function may take, counted from when all ranks have begun it. None: no limit.
+        hosts: Hosts to simulate: `2x2` (2 hosts of 2 ranks), `3+1` or `2x2:round_robin`. Ranks of different hosts
+            share no memory.
         prefix: Print `[rank 2]` before each line that rank 2 prints.
         return_exceptions: Let the other ranks finish if one fails, and return its RankFailed as its result.
 
     Raises:
         RankFailed: A rank failed. The error is also an instance of the rank's own error class, if that is unisono's.
-        WaitTimeout: Ranks did not return in time, or did not begin the function within five minutes. Has their stacks.
+        WaitTimeout: Ranks did not return in time, or did not begin the function within five minutes. The error has
+            their stacks.
     """
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ArgumentError(f"args: got {type(args).__name__}, expected a tuple of arguments, such as (10,)")
@@ -76,7 +77,7 @@ class World:
 
     Args:
         ranks, hosts, prefix, return_exceptions: As in `run`.
-        timeout_s: Seconds that each run may take. None: no limit. May be set between runs.
+        timeout_s: Seconds that each run may take. None: no limit. It may be changed between runs.
         config: The settings of the ranks. None: from the environment.
 
     Example::

@@ -9,9 +9,9 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -30,17 +30,6 @@ _LEVEL = "TORCH_CPP_LOG_LEVEL"  # if the user has set this variable, torch's lev
 _FATAL = 3
 
 
-@contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Torch prints only what ends the process, in all threads of this process."""
-    level, usual = _level()
-    level.value = max(usual, _FATAL)
-    try:
-        yield
-    finally:
-        level.value = usual
-
-
 @cache
 def _level() -> tuple[ctypes.c_int, int]:
     """Torch's own level, below which it prints nothing, and its usual value; if it cannot change, another number."""
@@ -53,14 +42,15 @@ def _level() -> tuple[ctypes.c_int, int]:
 
 
 _LOOK_S, _SILENT_S = 0.05, 1.0
-"""How often a thread that waits for an answer handles signals, and after how long a silence it looks at other ranks. A
-store that is only slow knows better why a rank has ended.
-"""
+"""How often a thread that waits for an answer handles signals, and after how long a silence it looks for the reason."""
 T = TypeVar("T")
 
 
 class Limited:
-    """A thread that makes one call at a time. After a TimeoutError it is still in its call: do not use it again."""
+    """A thread that makes one call of torch at a time. After a TimeoutError it is still in it: do not use it again.
+
+    Meanwhile torch prints only what ends the process.
+    """
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
@@ -90,10 +80,16 @@ class Limited:
 
 
 def _make(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
+    level, usual = _level()
     while (call := calls.get()) is not None:
         function, future = call
         try:
-            future.set_result(function())
+            level.value = max(usual, _FATAL)  # in all threads of this process
+            try:
+                result = function()
+            finally:
+                level.value = usual
+            future.set_result(result)
         except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
             future.set_exception(error)
 
@@ -112,8 +108,7 @@ class AskedStore:
     Raises PeerGone, or as rank 0 PeerFailed, if the store has gone, and WaitTimeout if it has not answered by the
     deadline.
 
-    look: called while the store has not answered for a second, and before these errors; may raise the error of a rank
-    that has died, which is then the reason.
+    look: called while the store has not answered for a second, and before these errors; may raise the reason.
     """
 
     def __init__(self, store: Store, rank: int, deadline: float, look: Callable[[], object] = lambda: None) -> None:
@@ -189,11 +184,7 @@ class AskedStore:
             raise store_closed(self.where, self._rank, error) from error
 
     def _answer(self, question: Callable[[], T]) -> T:
-        def ask() -> T:
-            with quiet_torch():
-                return question()
-
-        return self._thread.call(ask, max(self._deadline, time.monotonic() + _AT_LEAST_S), self._look)
+        return self._thread.call(question, max(self._deadline, time.monotonic() + _AT_LEAST_S), self._look)
 
     def close(self) -> None:
         """Ask no more; the store stays."""

@@ -1,4 +1,4 @@
-"""The job that has started this process, read from the environment variables of its launcher.
+"""Which rank this process is, and where the ranks meet, read from arguments and environment variables only.
 
 Open MPI, MPICH, Slurm and others have variables by which their processes know rank, size and job.
 """
@@ -117,6 +117,72 @@ _LAUNCHERS = (
 
 _ADDRESS = "Set MASTER_ADDR, to an address of rank 0's host, and MASTER_PORT for every process."
 _OTHERWISE = "Start the script with torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT for every process."
+
+
+def detect(environ: Mapping[str, str], rank: int | None = None, size: int | None = None) -> Launch:
+    """Rank and size: explicit arguments first, then RANK and WORLD_SIZE, then MPI's or Slurm's, else one process alone.
+
+    Raises ArgumentError if sources disagree, if a variable is missing or not a number, and if a launcher has started
+    several processes that have no way to meet.
+    """
+    why = "there are no arguments, and neither RANK and WORLD_SIZE nor a launcher's variables are set"
+    launch = _given(environ, rank, size) or find_job(environ) or Launch(0, 1, why)
+    if launch.size == 1:
+        return launch
+    if _both(environ, "MASTER_ADDR", "MASTER_PORT") and launch.size:
+        return _at_store(launch, environ)
+    job = find_job(environ)
+    if job is None or (job.rank, job.size) != (launch.rank, launch.size):
+        raise ArgumentError(
+            f"{launch.why}, but MASTER_ADDR and MASTER_PORT, where the ranks meet, are not set. Start the script with "
+            "torchrun, or use unisono.run(), which needs neither."
+        )
+    if job.refusal:
+        raise ArgumentError(f"{job.why}, but {job.refusal}")
+    return job
+
+
+def _given(environ: Mapping[str, str], rank: int | None, size: int | None) -> Launch | None:
+    """Rank and size by arguments, or by RANK and WORLD_SIZE; None: there are neither."""
+    if (rank is None) != (size is None):
+        raise ArgumentError(f"got rank={rank} and size={size}. Give both or neither.")
+    named_rank, named_size = integer(environ, "RANK"), integer(environ, "WORLD_SIZE")
+    if rank is not None and size is not None:
+        for name, given, variable, seen in (
+            ("rank", rank, "RANK", named_rank),
+            ("size", size, "WORLD_SIZE", named_size),
+        ):
+            if seen is not None and seen != given:
+                raise ArgumentError(
+                    f"{name}: got {given}, but the environment has {variable}={seen}. Leave out the argument, or "
+                    "unset the variable."
+                )
+        return Launch(rank, size, f"rank={rank} and size={size}").checked()
+    if not _both(environ, "RANK", "WORLD_SIZE") or named_rank is None or named_size is None:
+        return None
+    return Launch(named_rank, named_size, f"RANK={named_rank} and WORLD_SIZE={named_size} are set").checked()
+
+
+def _both(environ: Mapping[str, str], *names: str) -> bool:
+    """Are these two variables set? Raises ArgumentError if only one of them is."""
+    there, missing = ([name for name in names if (name in environ) == is_there] for is_there in (True, False))
+    if there and missing:
+        raise ArgumentError(
+            f"{there[0]}={environ[there[0]]} is set, but {missing[0]} is not. Set both, or unset {there[0]}."
+        )
+    return not missing
+
+
+def _at_store(launch: Launch, environ: Mapping[str, str]) -> Launch:
+    """This launch, to meet at MASTER_ADDR and MASTER_PORT."""
+    port, start = integer(environ, "MASTER_PORT") or 0, start_of_job(environ)
+    if not 0 <= port < 1 << 16:
+        raise ArgumentError(f"MASTER_PORT: got {port}, expected at most {(1 << 16) - 1}")
+    launch = Launch(launch.rank, launch.size, launch.why, environ["MASTER_ADDR"], port)
+    launch = launch._replace(name=job_at_store(environ, launch.size))
+    if not start:
+        return launch
+    return launch._replace(store_runs=True, prefix=f"unisono/{start}", stale=has_several_agents(environ))
 
 
 def find_job(environ: Mapping[str, str]) -> Launch | None:

@@ -7,74 +7,43 @@ rank that comes late, or comes again after a time-out, meets the others in the n
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import takewhile
 from socket import socket
+from typing import NamedTuple
 
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
+from ...base.errors import ArgumentError, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import listen
 from ...base.python import tell
 from ...base.records import DepartureKind
 from ...engine.memory.arena import Arena
+from ...engine.memory.board import MAX_RANKS
 from ...engine.process.alive import start_ticks
-from ...hosts.addresses import own_address, store_host, store_place
+from ...hosts.addresses import is_loopback, own_address, store_host
 from ...observe.live.meeting_page import waits, waits_still
 from ...schedule import Hosts
-from .asked_store import AskedStore
 from .entries import MOST_TEXT, HostMap, MeetingEnd, read, write
 from .handover import fetch, hand_out
 from .identity import HOST_ID, Identity, check, host_names, place, remark, way_between
-from .rendezvous_messages import died, end_of, gave_up, missing, other_job, sizes_differ, twice, why_ended
+from .participant import TO_COME, TOLD, Participant, may_come
+from .rendezvous_messages import died, end_of, gave_up, missing, why_ended
 
-NOTICE, BEAT, END, TOLD = "meeting", "beat", "end", "told"  # keys of the store, see `Meeting`
-_ASK_S = 0.005
-_CHECK_S = 0.1  # how often a rank that waits looks for the end of the meeting, and for deaths
+LOOPBACK = "127.0.0.1"
+NOTICE, BEAT, END = "meeting", "beat", "end"  # keys of the store, see `Meeting`
 _SAY_S = 1.0  # how often rank 0 looks which ranks have not come, to say so on its page
-_TO_DO = {
-    "rank": "to come",
-    "hosts": "to say which ranks share a host",
-    "ready": "to hand out the memory of their host",
-    END: "to say how the meeting has ended",
-}
-"""First word of a key -> what the missing rank has to do."""
 _REASON_S = 1.0  # how much longer to wait for a reason: rank 0's time may be up a little later than this rank's
+_OWN_PORT = "Give each job its own port: set MASTER_PORT"
 _LOOK_S, _NEXT_S = 0.05, 0.02
 """How often a rank looks whether rank 0 may still come, and whether it has begun the next meeting."""
-_LATE_S = 3.0  # how long the process that may run the store stays after a meeting without a group
 
 _known: set[tuple[int, str]] = set()  # (rank, meeting): the meetings that this process has seen as this rank
-
-
-def may_come(_rank: int) -> str:
-    """Why a rank that has not come will not come; "": it may come, as far as is known."""
-    return ""
-
-
-def leave_store(store: Store, rank: int, others: int) -> None:
-    """This rank needs the store no more, and has no group. Rank 0's process, which may run the store, stays until that
-    is so of this many other ranks: without the store they would name rank 0, or wait until their time is up.
-    """
-    if rank:
-        with suppress(UnisonoError), closing(AskedStore(store, rank, time.monotonic())) as asked:
-            asked.add(TOLD, 1)
-    elif others > 0 and store_place(store):
-        # No daemon: a process ends after its threads.
-        threading.Thread(target=_stay, args=(store, others), name="unisono stays for late ranks", daemon=False).start()
-
-
-def _stay(store: Store, ranks: int) -> None:
-    until = time.monotonic() + _LATE_S
-    with suppress(UnisonoError), closing(AskedStore(store, 0, until)) as asked:
-        while asked.add(TOLD, 0) < ranks and time.monotonic() < until:
-            time.sleep(_ASK_S)
 
 
 def tell_gave_up(arena: Arena, rank: int, error: BaseException) -> None:
@@ -88,7 +57,29 @@ def _leave(arena: Arena, rank: int, _kind: object, error: BaseException | None, 
     arena.close()
 
 
-class Meeting:
+class MeetingResult(NamedTuple):
+    """The memory of a rank's host, and on several hosts what it takes to speak to the others.
+
+    On one host, only arena, hosts and the meeting's name are set.
+
+    hosts: which ranks share memory.
+    store: where all ranks can leave messages for each other.
+    names: the names of the hosts.
+    address: where other hosts reach this process.
+    secret: only the ranks know it.
+    name: of the meeting; "": the ranks have not met at a store.
+    """
+
+    arena: Arena
+    hosts: Hosts
+    store: Store | None = None
+    names: tuple[str, ...] = ()
+    address: str = ""
+    secret: bytes = b""
+    name: str = ""
+
+
+class Meeting(Participant):
     """One rank's part in a meeting. At the store, there is for all meetings:
 
         meeting     rank 0: its identity in the meeting that it has begun last
@@ -99,18 +90,16 @@ class Meeting:
         hosts       rank 0, after the identities: which ranks share a host
         ready 4     the first rank of a host: all its ranks have the memory
         end         how the meeting has ended; the first value counts. Rank 0: a group. Any rank: why there is none
-        beat        rank 0: a number that grows while rank 0 waits
+        beat        rank 0, if meetings may be stale: a number that grows while it waits
         told        how many ranks know why there is no group, and need the store no more
-
-    A rank that waits for a key looks at `end` as well. It writes there why it gives up before its process ends, and a
-    rank that sees the end of another process looks there first. So all ranks name the rank that has failed first.
 
     job: its name, or "".
     stale: a rank 0 that has ended may have begun the last meeting: so a meeting counts once its rank 0 is seen to wait.
-    why_absent: see `may_come`.
     name: of the meeting, once this rank has come.
     identities: of the ranks that this rank has met.
     """
+
+    end = END
 
     def __init__(
         self,
@@ -118,35 +107,42 @@ class Meeting:
         size: int,
         store: Store,
         timeout_s: float,
-        config: Config,
+        config: Config | None = None,
         why_absent: Callable[[int], str] = may_come,
         *,
         job: str = "",
         stale: bool = False,
     ) -> None:
-        self._rank, self._size, self._config, self._why_absent = rank, size, config, why_absent
-        self._start = time.monotonic()
-        self._deadline = self._start + timeout_s
-        self._looks, self._stale, self.name = 0, stale, ""
-        own = Identity.mine(config, own_address(store_host(store)))
+        if size > MAX_RANKS:
+            raise ArgumentError(f"size: got {size}, expected 1 to {MAX_RANKS} ranks")
+        super().__init__(rank, size, store, timeout_s, why_absent)
+        self._config, self._stale, self.name = config or Config.from_env(), stale, ""
+        self._looks, self._say_at = 0, 0.0
+        own = Identity.mine(self._config, own_address(store_host(store)))
         self._home = own._replace(size=size, job=job[:MOST_TEXT])
-        self.identities = {rank: self._home}
-        self._met_at, self._store = store, AskedStore(store, rank, self._deadline, self._look_at_peers)
-        self._where = self._store.where
+        self.identities = self._watched = {rank: self._home}
 
-    def hold(self) -> tuple[Arena, HostMap]:
-        """Take part until the meeting ends: the memory of this host, and the hosts of all ranks."""
-        with closing(self._store), listen(self._home.listens_at) as listener, ExitStack() as undo:
+    def hold(self) -> MeetingResult:
+        """Take part until the meeting ends.
+
+        Raises WaitTimeout, which names the ranks that did not come, and PeerGone if a rank died meanwhile, or the
+        store. Raises OutOfMemory on every rank. Raises ArgumentError on every rank that comes, if the ranks cannot form
+        a group: threads of one process, a rank that will not come, different sizes, hosts with different versions or
+        settings, hosts that cannot reach each other. Raises ArgumentError if another job meets here, and for content of
+        the store that no rank would have written.
+        """
+        with closing(self), listen(self._home.listens_at) as listener, ExitStack() as undo:
             self._come()
             try:
                 return self._take_part(listener, undo)
             except BaseException as error:
-                self._give_up(error)  # before the others see their connections end
+                self._give_up(end_of(error, self._rank))  # before the others see their connections end
                 raise
 
-    def _take_part(self, listener: socket, undo: ExitStack) -> tuple[Arena, HostMap]:
+    def _take_part(self, listener: socket, undo: ExitStack) -> MeetingResult:
         told = self._place() if self._rank == 0 else read(HostMap, self._await("hosts", 0), 0, self._size)
-        hosts = Hosts(tuple(ranks for ranks, _, _ in told.hosts))
+        members, names, neighbours = zip(*told.hosts, strict=True)
+        hosts = Hosts(members)
         first, *others = hosts.beside(self._rank)
         if self._rank == first:
             pids = [self._identity(rank).pid for rank in others]
@@ -166,42 +162,45 @@ class Meeting:
                 self._store.set(f"ready {first}", "")
             self._heed(self._await(END, 0))
         undo.pop_all()
-        return arena, told
+        if not hosts.spans:
+            return MeetingResult(arena, hosts, name=self.name)
+        arena.neighbours = neighbours[hosts.host_of(self._rank)]
+        address = self._home.address or LOOPBACK
+        if told.toward and is_loopback(address):
+            address = own_address(told.toward)
+        return MeetingResult(arena, hosts, self._part, names, address, bytes.fromhex(told.secret), self.name)
 
     def _come(self) -> None:
-        """Begin a meeting as rank 0; as another rank, come to the one that rank 0 holds now, or to the next one.
-
-        Raises WaitTimeout if rank 0 begins none in time. Raises ArgumentError if rank 0 will not come, if another job
-        meets here, if the ranks were given different sizes, or if another process has come as this rank.
-        """
+        """Begin a meeting as rank 0; as another rank, come to the one that rank 0 holds now, or to the next one."""
         if self._rank == 0:
             self._begin()
         else:
             self.identities[0] = self._find()
         self.name = self.identities[0].listens_at
         _known.add((self._rank, self.name))
-        self._store.enter(self.name)
+        self._enter(self.name)
         if self._rank:
             said = self._store.set_first(f"rank {self._rank}", write(self._home))
             there = read(Identity, said, self._rank)
             if (there.place, there.pid, there.ticks) != (self._home.place, self._home.pid, self._home.ticks):
-                raise twice(self._where, self._rank, there.who)
+                at = self._where and f" at {self._where}"
+                raise ArgumentError(
+                    f"another process is rank {self._rank} already{at}: {there.who}. Give each process of a job its "
+                    f"own RANK. {_OWN_PORT}."
+                )
 
     def _begin(self) -> None:
-        """Begin a meeting. If the store did not answer in time, it may not know that rank 0's last one has ended: so
-        rank 0 writes it now. The notice of that meeting may also reach the store only now: so the new notice replaces
-        only the notice that this rank has read.
+        """Begin a meeting, and end the last one: if the store did not answer in time, it may not know that. The notice
+        of that meeting may also reach the store only now: so the new notice replaces only what this rank has read.
         """
-        before, mine, there = _known.copy(), write(self._home).encode(), b""
-        _known.add((0, self._home.listens_at))
+        mine, there = write(self._home).encode(), b""
         while (said := self._store.replace(NOTICE, there.decode(), mine.decode())) != mine:
             there = said
-            if (0, last := read(Identity, there, 0).listens_at) in before:
-                self._store.set_first(f"{last}/{END}", write(MeetingEnd(missing=(0,))))
+            self._store.set_first(f"{read(Identity, there, 0).listens_at}/{END}", write(MeetingEnd(missing=(0,))))
 
     def _find(self) -> Identity:
         """Rank 0, in the meeting that it holds now, or in the next one."""
-        beats: dict[str, bytes] = {}  # meeting -> its first beat that was seen
+        job, beats = self._home.job, dict[str, bytes]()  # meeting -> its first beat that was seen
         at = self._where and f" at {self._where}"
         details = f" The store{at} responds, but rank 0 has not called init(), or waits in torch's store for a missing "
         details += "rank, or another program uses this port."
@@ -212,8 +211,12 @@ class Meeting:
                 beat = self._store.now(f"{first.listens_at}/{BEAT}") or b"" if self._stale else b""
                 if self._stale and beats.setdefault(first.listens_at, beat) == beat:
                     details = f" The last rank 0 there was {first.who}, of an earlier start of the job."
-                elif first.job != self._home.job:
-                    raise other_job(self._where, self._rank, self._home.job, first)
+                elif first.job != job:
+                    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, first.job))
+                    raise ArgumentError(
+                        f"rank {self._rank} of {own} found another job at {self._where or 'the store'}: {other}, whose "
+                        f"rank 0 is {first.who}. {_OWN_PORT}."
+                    )
                 elif not self._is_over(first):
                     return first
                 else:
@@ -229,7 +232,10 @@ class Meeting:
         """Has rank 0's meeting ended? Raises its error if it is new to this rank, and would recur in the next one."""
         rank, name, wrong = self._rank, first.listens_at, None
         if first.size != self._size:
-            wrong = sizes_differ(rank, self._size, first)
+            wrong = ArgumentError(
+                f"the ranks were given different sizes: rank 0 {first.size}, rank {rank} {self._size}. Give all ranks "
+                "the same WORLD_SIZE, or the same size in init()."
+            )
             self._store.set_first(f"{name}/{END}", write(end_of(wrong, rank)))
         if (said := self._store.now(f"{name}/{END}")) is None:
             return False
@@ -275,7 +281,7 @@ class Meeting:
         except UnisonoError:
             raise
         except (EOFError, OSError) as error:
-            self._await_reason()
+            self._await_reason(time.monotonic() + _REASON_S)
             if isinstance(error, ConnectionRefusedError | PermissionError):
                 raise ArgumentError(
                     f"rank {self._rank} runs on the machine of rank {first}, but the system denied access to its "
@@ -284,53 +290,15 @@ class Meeting:
                 ) from error
             raise self._timeout([first]) from error
 
-    def _give_up(self, error: BaseException) -> None:
-        """Publish why there is no group. Rank 0's process, which may run the store, stays until the others know."""
-        with suppress(UnisonoError):  # the store has gone; this rank says so itself
-            self._store.set_first(END, write(end_of(error, self._rank)))
-            others = 0
-            if self._rank == 0:
-                # After a time-out, a rank that comes late waits for the next meeting.
-                late = self._absent() if isinstance(error, WaitTimeout) else []
-                come = (rank for rank in range(1, self._size) if rank not in late and not self._has_died(rank))
-                others = sum(not self._why_absent(rank) for rank in come)
-            leave_store(PrefixStore(self.name, self._met_at), self._rank, others)
-
-    def _heed(self, said: bytes) -> None:
-        """Raise why the meeting has ended, if it has ended without a group."""
-        end = read(MeetingEnd, said, 0, self._size)
-        if error := why_ended(end, self._rank, time.monotonic() - self._start):
-            raise error
-
     def _identity(self, rank: int) -> Identity:
         if rank not in self.identities:
             self.identities[rank] = read(Identity, self._await(f"rank {rank}", rank), rank)
         return self.identities[rank]
 
-    def _await(self, key: str, teller: int) -> bytes:
-        """The value of a key, once the store has it."""
-        say_at = 0.0
-        waits([teller], _TO_DO[key.partition(" ")[0]], self._where)
-        while (said := self._store.value(key, min(_CHECK_S, self._deadline - time.monotonic()))) is None:
-            if time.monotonic() >= self._deadline:
-                return self._stop_waiting(key, teller)
-            self._find_one()
-            reason = self._why_absent(teller)
-            self._look()
-            if reason:
-                raise ArgumentError(reason)
-            if self._rank == 0:  # the others wait for it
-                self._store.set(BEAT, f"{time.monotonic_ns()}")
-                if key == f"rank {teller}" and time.monotonic() >= say_at:
-                    say_at = time.monotonic() + _SAY_S
-                    waits(self._absent() or [teller], _TO_DO["rank"], self._where)
-        return said
-
     def _stop_waiting(self, key: str, teller: int) -> bytes:
-        """This rank's time is up: raise the error, or return how the meeting has ended."""
         absent = self._absent()
         if not absent and self._rank:
-            self._await_reason()
+            self._await_reason(time.monotonic() + _REASON_S)
         error = self._timeout(absent or [teller])
         if key == END:  # the others may have a group by now, of which this rank is a member
             return self._store.set_first(END, write(end_of(error, self._rank)))
@@ -350,43 +318,25 @@ class Meeting:
                 self.identities[rank] = read(Identity, said, rank)
 
     def _look(self) -> None:
-        """Raise why the meeting has ended, or PeerGone for a process that has ended before it could say why, or do its
-        part.
-        """
-        if self._rank == 0:
-            waits_still()  # no other rank says so
-        dead = self._dead()  # before the look at the store: a process that ends has written there first
-        if (said := self._store.now(END)) is not None:
-            self._heed(said)
-        elif dead:
-            raise dead
+        self._find_one()
+        if self._rank == 0:  # the others wait for it, and none of them says who is late
+            if self._stale:
+                self._store.set(BEAT, f"{time.monotonic_ns()}")
+            if time.monotonic() >= self._say_at:
+                self._say_at = time.monotonic() + _SAY_S
+                if absent := self._absent():
+                    waits(absent, TO_COME, self._where)
+            waits_still()
+        super()._look()
 
-    def _look_at_peers(self) -> None:
-        """Raise PeerGone for a rank that has died, without a question to the store."""
-        if dead := self._dead():
-            raise dead
-
-    def _dead(self) -> Exception | None:
-        """The error for a rank whose process has ended."""
-        dead = next(filter(self._has_died, self.identities), None)
-        return None if dead is None else died(dead, self.identities[dead].pid, self._rank)
-
-    def _has_died(self, rank: int) -> bool:
-        """Has the process of another rank ended? Only if it has come, and can be seen from here."""
+    def _death(self, rank: int) -> PeerGone | None:
         there = self.identities.get(rank)
         if rank == self._rank or there is None or there.place != self._home.place:
-            return False
-        return start_ticks(there.pid) != there.ticks
-
-    def _await_reason(self) -> None:
-        """Raise why there is no group, if that is known soon."""
-        until = time.monotonic() + _REASON_S
-        while time.monotonic() < until:
-            self._look()
-            time.sleep(_ASK_S)
+            return None
+        return died(rank, there.pid, self._rank) if start_ticks(there.pid) != there.ticks else None
 
     def _absent(self, ranks: Sequence[int] = ()) -> list[int]:
-        """Which of these ranks, or of all, have not come. A question is about many ranks: most of them have come."""
+        """Those of these ranks, or of all. A question is about many ranks: most of them have come."""
         ranks = ranks or range(1, self._size)  # rank 0 has begun the meeting
         if self._store.check([f"rank {rank}" for rank in ranks]):
             return []

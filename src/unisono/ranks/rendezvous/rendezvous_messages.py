@@ -5,9 +5,6 @@ import os
 from ...base.errors import ArgumentError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from ...base.records import Departure, DepartureKind
 from .entries import MOST_WORDS, MeetingEnd
-from .identity import Identity
-
-_OWN_PORT = "Give each job its own port: set MASTER_PORT"
 
 
 def end_of(error: BaseException, rank: int) -> MeetingEnd:
@@ -73,36 +70,3 @@ def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> Wai
     words = f" The store where the ranks meet{where and f', at {where},'} has not answered for {silent_s:.3g} s: "
     words += "the process that runs it, rank 0 or the launcher, is stopped, or its host is cut off."
     return WaitTimeout("init()", waited_s, (0,) if rank else (), rank, words)
-
-
-def sizes_differ(rank: int, size: int, first: Identity) -> ArgumentError:
-    """This rank and rank 0 were given different sizes."""
-    return ArgumentError(
-        f"the ranks were given different sizes: rank 0 {first.size}, rank {rank} {size}. Give all ranks the same "
-        "WORLD_SIZE, or the same size in init()."
-    )
-
-
-def other_job(where: str, rank: int, job: str, first: Identity) -> ArgumentError:
-    """The ranks of another job meet at this store."""
-    own, other = (f"job {name!r}" if name else "a job without a name" for name in (job, first.job))
-    return ArgumentError(
-        f"rank {rank} of {own} found another job at {where or 'the store'}: {other}, whose rank 0 is {first.who}. "
-        f"{_OWN_PORT}."
-    )
-
-
-def twice(where: str, rank: int, who: str) -> ArgumentError:
-    """Two processes have come as one rank."""
-    return ArgumentError(
-        f"another process is rank {rank} already{where and f' at {where}'}: {who}. Give each process of a job its own "
-        f"RANK. {_OWN_PORT}."
-    )
-
-
-def unreachable(rank: int, address: str, port: int, tried_s: float, cause: str) -> ArgumentError:
-    """The host where rank 0 should be has no address, or there is no way to it."""
-    return ArgumentError(
-        f"rank {rank} could not reach rank 0 at {address}, port {port}, in {tried_s:.3g} s: {cause}. Set MASTER_ADDR, "
-        "an address of rank 0's host that all hosts can reach, and MASTER_PORT for every process."
-    )

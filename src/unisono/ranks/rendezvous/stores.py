@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in __all__
 
@@ -25,12 +26,12 @@ from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S, accept, connect, listen
 from ...hosts.addresses import own_addresses, try_to_reach
 from ...observe.live.meeting_page import waits, waits_still
-from .asked_store import AskedStore, Limited, quiet_torch
+from .asked_store import AskedStore, Limited
 from .entries import read
 from .identity import Identity
 from .launchers import Launch
 from .meeting import NOTICE
-from .rendezvous_messages import missing, unreachable
+from .rendezvous_messages import missing
 
 _ASK_S, _NAP_S = 0.001, 0.005
 _RETRY_S = 0.05
@@ -55,7 +56,7 @@ def meeting_store(launch: Launch, deadline: float) -> Iterator[Store]:
         if launch.job and launch.rank:
             store: Store = job_store(launch.job, launch.rank, deadline)
         elif launch.job:
-            store = until_met.enter_context(closing(JobServer(launch.job))).store
+            store = until_met.enter_context(serving(launch.job))
         elif launch.by_mpi:
             store = _by_mpi(launch, deadline)
         else:
@@ -120,7 +121,11 @@ def _find_a_way(rank: int, addresses: list[str], port: int, deadline: float, *, 
             if not no_way:
                 no_way_since = now
             elif now >= min(deadline, no_way_since + _NO_WAY_S):
-                raise unreachable(rank, where, port, now - no_way_since, cause)
+                raise ArgumentError(
+                    f"rank {rank} could not reach rank 0 at {where}, port {port}, in {now - no_way_since:.3g} s: "
+                    f"{cause}. Set MASTER_ADDR, an address of rank 0's host that all hosts can reach, and MASTER_PORT "
+                    "for every process."
+                )
             if now >= deadline:
                 details = f" It should listen at MASTER_ADDR={where}, MASTER_PORT={port}: {cause}."
                 raise missing((0,), rank, now - began, details)
@@ -135,10 +140,8 @@ def tcp_store(
     left = timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic())))
 
     # Other programs may share the process's server: a process group of torch can use the same port later.
-    def make() -> TCPStore:
-        with quiet_torch():
-            return TCPStore(address, port, size, serve, left, wait_for_workers=False, multi_tenant=True)
-
+    how: Any = {"wait_for_workers": False, "multi_tenant": True}
+    make = partial(TCPStore, address, port, size, serve, left, **how)
     with closing(Limited()) as thread:
         return thread.call(make, max(deadline, time.monotonic() + _RETRY_S), look)
 
@@ -181,32 +184,29 @@ _made: dict[str, int] = {}  # job -> the file that this process has made as its 
 _files: dict[int, int] = {}  # inode -> file; never closed, because torch opens it by this number until the process ends
 
 
-class JobServer:
-    """Rank 0's end: makes the store of a job, and hands it out until `close`.
+@contextmanager
+def serving(job: str) -> Iterator[FileStore]:
+    """The store of a job, made by its rank 0, and handed out meanwhile.
 
     Raises ArgumentError if another process is rank 0 of this job.
     """
-
-    def __init__(self, job: str) -> None:
-        try:
-            self._listener = listen(_socket_of(job))
-        except OSError as error:
-            raise ArgumentError(
-                f"another process is rank 0 of job {job} already: {error}. End that process, or give this job another "
-                "name."
-            ) from error
-        if job not in _made:
-            _made[job] = os.memfd_create("unisono-store", os.MFD_CLOEXEC)
-        self.store = _store_in(os.dup(_made[job]))
-        where = self._listener, _made[job]
-        self._thread = threading.Thread(target=_serve, args=where, name="unisono hands out a store", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop handing out; the socket's name is free again."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # also in processes that have been forked meanwhile
-        self._thread.join()
-        self._listener.close()
+    try:
+        listener = listen(_socket_of(job))
+    except OSError as error:
+        raise ArgumentError(
+            f"another process is rank 0 of job {job} already: {error}. End that process, or give this job another name."
+        ) from error
+    if job not in _made:
+        _made[job] = os.memfd_create("unisono-store", os.MFD_CLOEXEC)
+    where = listener, _made[job]
+    thread = threading.Thread(target=_serve, args=where, name="unisono hands out a store", daemon=True)
+    thread.start()
+    try:
+        yield _store_in(os.dup(_made[job]))
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)  # also in processes that have been forked meanwhile
+        thread.join()
+        listener.close()
 
 
 def _serve(listener: socket.socket, fd: int) -> None:

@@ -5,12 +5,14 @@ or it makes its table of other tables (`@composed`), for p ranks. `table(...)` i
 `combine` transforms tables: `transpose` reverses rounds and directions, and turns copies into adds; `seq` runs
 tables one after the other; `replace` gives a table another contract; `pipeline` runs a table on each segment of
 the vector, each `lag` rounds after the previous one; `fold` lets two ranks act as one, if a table needs a power of
-two. Most are a transposed all_gather (a reduce_scatter), then the same all_gather. In an all_gather each rank
-begins with one part of the vector, its block, and gets the blocks of all.
+two. Most are a transposed all_gather (a reduce_scatter), then the same all_gather: `all_gather` explains those that are
+only named here, such as Bruck's. In an all_gather each rank begins with one part of the vector, its block, and gets the
+blocks of all.
 
 Each docstring has the idea, how many rounds there are, how many bytes the busiest rank sends, where the algorithm
 wins, and its source. F is (p - 1) / p, lg the logarithm of p to base 2, rounded up; `formula` explains other names.
-"commutative": partial sums are not made in the order of the ranks, so the op must allow any order.
+`requires` says what an algorithm needs: "commutative", that the op allows any order, because partial sums are not made
+in the order of the ranks; "power_of_two", such a number of ranks.
 """
 
 from collections.abc import Iterator
@@ -108,7 +110,7 @@ def ring(p: int) -> Schedule:
 
 @composed("all_reduce", requires=("commutative",))
 def rabenseifner(p: int) -> Schedule:
-    """Recursive halving, then recursive doubling; ranks beyond a power of two are folded in.
+    """Pairs swap and add halves, then quarters, and so on; the sums go back the same way; other ranks are folded in.
 
     rounds: 2 * floor_lg + 2 * folded
     bytes: 2 * m * (pow2 - 1) / pow2 + m * folded

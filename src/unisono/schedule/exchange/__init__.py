@@ -28,9 +28,9 @@ FORMATS = "msccl", "mscclpp", "goal", "chakra"
 
 
 def read(path: str | Path) -> Schedule:
-    """The table in a file of another program, proved.
+    """Read and prove the table in a file of another program.
 
-    The end of the name says what the file is: `.xml` is MSCCL's, `.json` an execution plan of MSCCL++.
+    The suffix selects the format: `.xml` of MSCCL, `.json` for an execution plan of MSCCL++.
 
     Args:
         path: The file.
@@ -39,7 +39,7 @@ def read(path: str | Path) -> Schedule:
         The table. Its rounds follow from the order of the file's steps.
 
     Raises:
-        ArgumentError: The file cannot be read, or is not what its name says.
+        ArgumentError: The file cannot be read, or does not have this format.
         AlgorithmError: The algorithm has a deadlock, a race or a wrong result. The message names file, gpu, thread
             block and step.
 
@@ -81,7 +81,7 @@ def write(
         The files that were written.
 
     Raises:
-        ArgumentError: The format is unknown, or cannot say what the table does.
+        ArgumentError: The format is unknown, or does not support the table.
         AlgorithmError: The table breaks the contract of its collective.
         OSError: A file cannot be written.
 

@@ -72,7 +72,7 @@ class Buffers(NamedTuple):
         gpu, (letter, first) = at
         size = sizes[letter] if letter == "s" else min(sizes[letter], self.size(letter))
         if not 0 < many <= size - first:
-            raise part.wrong(f"it uses {many} chunks from {first} on of {letter} of gpu {gpu}, which has only {size}")
+            raise part.wrong(f"it uses {many} chunks from {first} on in buffer {letter} of gpu {gpu}, which has {size}")
         if letter != "s" and self.collective in (ONE_IN if letter == "i" else ONE_OUT):
             first += gpu * self.block
         buffer = {"i": X, "o": self.result, "s": T}[letter]
@@ -87,7 +87,7 @@ class Buffers(NamedTuple):
     def runs(self, schedule: Schedule) -> tuple[list[list[Run]], int]:
         """What a table moves, round by round, and how many chunks of s it uses."""
         if schedule.result == T:
-            raise ArgumentError(f"{schedule.name}: its result is in scratch, which a file cannot express")
+            raise ArgumentError(f"{schedule.name}: its result is in scratch, which these files do not support")
         table, x = spread(schedule), 0
         if (table.rows[:, [SBUF, DBUF]] == T).any():
             x = int(schedule.sizes(T))

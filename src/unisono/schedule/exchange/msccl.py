@@ -125,7 +125,7 @@ class _Reader:
             if number in blocks:
                 raise block.wrong("two thread blocks have this id")
             if gpu in peers.values():
-                raise block.wrong("it is its own peer")
+                raise block.wrong("its peer is its own gpu")
             mine = blocks[number] = list[int]()
             for place, part in enumerate(block.parts("step", "step")):
                 if part.number("s") != place:
@@ -143,8 +143,8 @@ class _Reader:
                 raise part.wrong(f"it waits for step {place} of thread block {number}, which does not exist")
             posts = [other for other in blocks[number][place:] if self._parts[other].number("hasdep", 0, below=2)]
             if not posts:
-                said = f'it ends in a deadlock: step {place} of thread block {number} has hasdep="0", so it never tells'
-                raise part.broken(self._shape.collective, said + ' that it is done. Give it hasdep="1".')
+                said = f'deadlock: step {place} of thread block {number} never signals. Set its hasdep="1".'
+                raise part.broken(self._shape.collective, said)
             self.steps[index].after.append(posts[0])
 
     def _moves(self, part: Part, peers: Mapping[str, int], channel: int, sizes: dict[str, int]) -> None:
@@ -157,7 +157,7 @@ class _Reader:
                 place = part.word(f"{side}buf", "ios"), part.number(f"{side}off")
                 return self._shape.slots(part, (step.gpu, place), many, sizes)
             if peers[side] < 0:
-                raise part.wrong(f'type="{kind}" in a thread block without a {side} peer')
+                raise part.wrong(f'got type="{kind}" in a thread block without a {side} peer')
             way = (step.gpu, peers[side]) if side == "send" else (peers[side], step.gpu)
             messages = self._ends[*way, channel][side]
             if messages and self.steps[messages[0]].block != step.block:
@@ -178,13 +178,13 @@ class _Reader:
             for here, there in zip(sends, receives, strict=False):
                 many, wanted = (self._parts[index].number("cnt") for index in (here, there))
                 if many != wanted:
-                    said = f"{self.steps[here]} sends {many} chunks in the message, but {wanted} are received"
+                    said = f"it receives {wanted} chunks, but {self.steps[here]} sends {many}"
                     raise self._parts[there].wrong(said)
                 self.steps[there].after.append(here)
             if len(sends) != len(receives):
                 part = self._parts[max(sends, receives, key=len)[min(len(sends), len(receives))]]
                 said = f"gpu {source} sends {len(sends)} messages to gpu {target} on channel {channel}, which receives "
-                raise part.broken(self._shape.collective, f"{said}{len(receives)}, so a step has no partner")
+                raise part.broken(self._shape.collective, f"{said}{len(receives)}")
 
 
 def write(schedule: Schedule) -> str:

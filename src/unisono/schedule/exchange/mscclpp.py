@@ -140,7 +140,7 @@ class _Reader:
             op.combine(step, sources, targets, self._shape.add)
             return
         if len(sources) != len(targets):
-            raise op.wrong("src_buff and dst_buff do not match")
+            raise op.wrong(f"got {len(sources)} src_buff and {len(targets)} dst_buff, expected as many of each")
         for source, target in zip(sources, targets, strict=True):
             op.combine(step, [source], [target], self._shape.add)
 

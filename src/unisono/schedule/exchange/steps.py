@@ -106,7 +106,7 @@ class Part:
         if not sources or not targets or len({*map(len, (*sources, *targets))}) > 1:
             raise self.wrong("its sources and targets have different sizes")
         if any(source != target and set(source) & set(target) for source in sources for target in targets):
-            raise self.wrong("its source and target overlap, but each chunk must be used once")
+            raise self.wrong("its source and target overlap. Use each chunk once.")
         for k, (first, *others) in enumerate(zip(*sources, strict=True)):
             total = targets[0][k]
             if others and (total[1] == FLIGHT or total in others):

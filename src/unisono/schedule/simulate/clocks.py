@@ -48,7 +48,7 @@ def play(
 
     Args:
         nbytes: The size of its vector.
-        late: For ranks that begin later, by how many seconds.
+        late: For late ranks, by how many seconds they begin later.
     """
     clocks = Clocks(network)
     for rank, seconds in (late or {}).items():

@@ -50,8 +50,8 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Network:
-    """Ranks, their hosts and the links between them, by number: 0 is none, then ranks outwards, ranks inwards, hosts
-    outwards, hosts inwards.
+    """Ranks, their hosts, and numbered links: 0 is no link, then come the outward links of ranks, their inward links,
+    the outward links of hosts, and their inward links.
     """
 
     hosts: Hosts

@@ -124,7 +124,7 @@ def price(
     """Play a candidate with a vector of `nbytes`.
 
     Args:
-        late: For ranks that begin later, by how many seconds.
+        late: For late ranks, by how many seconds they begin later.
         segment_bytes: The size of the segments of a call on one host. 0: one segment. A rank begins a segment when it
             has ended the one before.
     """

@@ -57,7 +57,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _unisono(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Collective communication for PyTorch tensors, written in Python that you can read."""

@@ -44,16 +44,14 @@ class _Cell(NamedTuple):
 
 
 def bench(
-    name: Annotated[
-        str, typer.Argument(help="all_reduce.ring, or path/to/file.xml of MSCCL; else what calls choose.")
-    ] = "",
+    name: Annotated[str, typer.Argument(help="all_reduce.ring, or path/to/file.xml. Default: what calls choose.")] = "",
     *,
-    ranks: Annotated[int, typer.Option(help="Processes that take part; 0: one per processor, but 2 to 4.")] = 0,
-    hosts: Annotated[str, typer.Option(help="On several hosts, all on this machine: 2x2, or 3+1.")] = "",
+    ranks: Annotated[int, typer.Option(help="Number of ranks; 0: one per processor, but 2 to 4.")] = 0,
+    hosts: Annotated[str, typer.Option(help="Hosts to simulate on this machine: 2x2, or 3+1.")] = "",
     sizes: Annotated[str, typer.Option(help="Bytes of each rank's tensor, comma-separated.")] = "8,64KiB,1MiB,16MiB",
-    seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure for; start-up comes on top.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Time to measure, without the start.")] = 10.0,
 ) -> None:
-    """Compare all_reduce, or the named algorithm, with Gloo's call on this machine, and check every result.
+    """Compare all_reduce, or an algorithm, with Gloo on this machine, and check every result.
 
     It measures for ten seconds by default, after some seconds to start. Beside other programs it takes longer, and the
     result says so. Each size is measured at least once. With --hosts: all_reduce over several hosts, and other calls on

@@ -164,9 +164,9 @@ def findings(seen: Seen, ranks: int) -> list[Finding]:
 
 def check(
     *,
-    ranks: Annotated[int, typer.Option(min=0, help="For how many ranks; 0: one per processor.")] = 0,
+    ranks: Annotated[int, typer.Option(min=0, help="Number of ranks; 0: one per processor.")] = 0,
 ) -> None:
-    """Check this machine: what makes calls fail or slow, why, and what to change.
+    """List what makes calls fail or slow on this machine, and what to change.
 
     The exit status is 1 if there is a problem: calls would fail, or all ranks would stop for long.
     """

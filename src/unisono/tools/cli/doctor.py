@@ -1,4 +1,4 @@
-"""`unisono doctor PID`: why a job is stuck, seen from outside."""
+"""`unisono doctor`: why a job is stuck, seen from outside."""
 
 import time
 from functools import cache, partial
@@ -9,7 +9,6 @@ from rich.columns import Columns
 from rich.panel import Panel
 from rich.text import Text
 
-from ...base.errors import ArgumentError
 from ...observe.live.jobs import Stack, attached, meeting_ranks, stack_of, the_job
 from ...observe.live.snapshot import diagnose, snapshot
 from ...observe.traces.last_calls import last_calls_text
@@ -21,21 +20,17 @@ _MOST_STACKS, _FRAMES = 6, 8
 
 def doctor(
     pid: Annotated[
-        int | None, typer.Argument(help="A process of a job that does not go on.", show_default=False)
+        int | None, typer.Argument(help="A process of the job. Default: the only job of this user.", show_default=False)
     ] = None,
 ) -> None:
-    """Explain why a job does not go on.
+    """Explain why a job is stuck.
 
-    Shows which ranks miss which call, which rank waits for which, and their stacks side by side. For ranks that
-    have no group yet: for which rank each waits, at which address, since when. Nothing is changed: the command reads
-    shared memory and asks ranks for their stacks. Only the user who runs the job can do this.
+    Shows which ranks have not made which call, which rank waits for which, and their stacks side by side. If PID is of
+    a job whose ranks have no group yet: for which rank each waits, at which address, since when. The command only reads
+    shared memory and requests stacks. Only the user who runs the job can do this.
     """
-    if pid is None:
-        raise ArgumentError(
-            "missing PID, a process of a job. Run: unisono doctor PID. To check this machine, run: unisono check."
-        )
     out = console()
-    if meeting := sorted(meeting_ranks(pid), key=lambda one: one.waiting.rank):
+    if pid is not None and (meeting := sorted(meeting_ranks(pid), key=lambda one: one.waiting.rank)):
         for each in meeting:
             out.print(Text(each.line))
         out.print()

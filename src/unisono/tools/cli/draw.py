@@ -23,28 +23,34 @@ _FORMATS: dict[str, Callable[[Schedule], str]] = {".svg": svg, ".html": html, ".
 
 def draw(
     name: Annotated[str, typer.Argument(help="all_reduce.ring, path/to/file.py:function, or path/to/file.xml")],
-    beside: Annotated[str, typer.Argument(help="A second one, which an .html page plays beside it.")] = "",
+    beside: Annotated[str, typer.Argument(help="A second algorithm, for an .html page.")] = "",
     *,
-    ranks: Annotated[int | None, typer.Option(help="Number of ranks; by default 4, or by --hosts or file.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A file that ends in .svg, .html or .txt; else the terminal.")
+    ranks: Annotated[
+        int | None, typer.Option(help="Number of ranks. Default: 4, or that of --hosts or the file.")
     ] = None,
-    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A file that ends in .svg, .html or .txt. Default: the terminal."),
+    ] = None,
+    root: Annotated[int, typer.Option(help="The root rank, for collectives with a root.")] = 0,
     hosts: Annotated[
-        str, typer.Option(help="Draw hosts as frames: 2x2, 3+1 or 2x2:round_robin; a collective as a call over them.")
+        str,
+        typer.Option(help="Hosts of the ranks: 2x2, 3+1 or 2x2:round_robin. For a collective: draw a call over them."),
     ] = "",
     nbytes: Annotated[
-        str, typer.Option("--bytes", help="Size of the vector: for the clock of a page, and what a call would choose.")
+        str, typer.Option("--bytes", help="Size of the vector, for the clock of a page and the choice of an algorithm.")
     ] = "16MiB",
-    link: Annotated[str, typer.Option(help="The network, such as 1Gbit,100us: likewise; else UNISONO_LINK.")] = "",
+    link: Annotated[
+        str, typer.Option(help="The network, for the same, such as 1Gbit,100us. Default: UNISONO_LINK.")
+    ] = "",
 ) -> None:
-    """Draw the rounds of an algorithm from the very table that runs: as text, a picture, or a page that plays them.
+    """Draw the rounds of an algorithm: as text, a picture, or a page that plays them.
 
-    With --hosts, ranks are in the frames of their hosts, and what goes between hosts looks different.
+    With --hosts, frames contain the ranks of each host, and transfers between hosts look different.
     """
     suffix, size = output.suffix if output else "", parse_bytes(nbytes)
     if suffix != ".html" and (beside or (link and not hosts)):
-        raise ArgumentError("a second algorithm, or --link without --hosts, needs a page. Add -o page.html.")
+        raise ArgumentError("only a page shows a second algorithm, or --link without --hosts. Add -o page.html.")
     places = known_hosts(hosts, ranks, ranks_of(name))
     if places[1] > _MOST_RANKS:
         raise ArgumentError(f"{places[1]} ranks are too many to draw. Use unisono explain, which takes more.")

@@ -70,31 +70,26 @@ def reason(collective: str, ranks: int, nbytes: int, like: str = "") -> str:
     lg = (p - 1).bit_length()
     blocks = f"{p - 1} × {block} = {others}, or {p - 1}/{p}"
     return {
-        "broadcast": f"The {whole} of the root must reach each of the {p - 1} others, and so leave it once.",
+        "broadcast": f"The root must send its {whole} at least once.",
         "reduce": f"Every rank but the root must send its {whole} once, alone or as part of a sum.",
-        "scatter": f"The vector is {p} blocks of {block}. The root keeps its own; the others must leave it: {blocks}.",
-        "gather": f"The result is {p} blocks of {block}. The root has its own; the others must reach it: {blocks}.",
-        "all_gather": (
-            f"The result is {p} blocks of {block}. A rank has its own; the others must reach it: {blocks} of the "
-            "result, which nears the whole as ranks are added."
-        ),
+        "scatter": f"The vector is {p} blocks of {block}. The root must send all but its own: {blocks}.",
+        "gather": f"The result is {p} blocks of {block}. The root must receive all but its own: {blocks}.",
+        "all_gather": f"The result is {p} blocks of {block}. Each rank must receive all but its own: {blocks}.",
         "reduce_scatter": (
-            f"A rank's vector is {p} blocks of {block}. One stays, to become its result; the others must leave it, "
-            f"each once, as part of a sum: {blocks} of the vector, which nears the whole as ranks are added. "
-            f"An all_reduce, which is a reduce_scatter and an all_gather, moves twice that: {2 * (p - 1)}/{p}."
+            f"A vector is {p} blocks of {block}. Each rank must send all but one to be summed elsewhere: {blocks}. "
+            f"An all_reduce, which is a reduce_scatter and an all_gather, sends twice as much: {2 * (p - 1)}/{p}."
         ),
         "all_reduce": (
-            f"A vector is {p} blocks of {block}. Every block but one must leave a rank to be summed elsewhere "
-            f"(reduce_scatter), and every sum but one must come back (all_gather): 2 × {p - 1} × {block} = "
-            f"{amount(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector, which nears twice the "
-            "vector as ranks are added."
+            f"A vector is {p} blocks of {block}. Each rank must send all but one of them to be summed elsewhere "
+            f"(reduce_scatter), and its own sum to the other ranks (all_gather): 2 × {p - 1} × {block} = "
+            f"{amount(2 * nbytes * (p - 1) / p)}, or {2 * (p - 1)}/{p} of the vector."
         ),
-        "all_to_all": f"A tensor is {p} blocks of {block}, one for each rank. All but its own must go: {blocks}.",
-        "scan": f"Every rank but the last must send its {whole} on once, alone or as part of a sum.",
-        "exscan": f"Every rank but the last must send its {whole} on once, alone or as part of a sum.",
+        "all_to_all": f"A tensor is {p} blocks of {block}. Each rank must send all but its own: {blocks}.",
+        "scan": f"Every rank but the last must send its {whole} once, alone or as part of a sum.",
+        "exscan": f"Every rank but the last must send its {whole} once, alone or as part of a sum.",
         "barrier": (
-            "No data moves, but each rank must hear of all ranks. A round at most doubles the ranks that have heard "
-            f"of one: {lg} rounds."
+            "No data moves, but each rank must learn that all ranks have entered. A round at most doubles the number "
+            f"of ranks that know it of one rank: {lg} rounds."
         ),
     }[collective]
 
@@ -123,26 +118,30 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            help="all_reduce, all_reduce.ring, path/to/file.py:function, or path/to/file.xml; without it, list all."
+            help="all_reduce, all_reduce.ring, path/to/file.py:function, or path/to/file.xml. Default: list all."
         ),
     ] = "",
     *,
-    ranks: Annotated[int | None, typer.Option(help="Number of ranks; by default 4, or by --hosts or file.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Number of ranks. Default: 4, or that of --hosts or the file.")
+    ] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 16MiB.")] = "16MiB",
-    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    root: Annotated[int, typer.Option(help="The root rank, for collectives with a root.")] = 0,
     hosts: Annotated[str, typer.Option(help="Hosts of the ranks: 4x8, 3+1 or 2x2:round_robin.")] = "",
-    link: Annotated[str, typer.Option(help="The network between hosts, such as 1Gbit,100us; else UNISONO_LINK.")] = "",
+    link: Annotated[
+        str, typer.Option(help="The network between hosts, such as 1Gbit,100us. Default: UNISONO_LINK.")
+    ] = "",
     measure: Annotated[
-        bool, typer.Option("--measure", help="Start ranks here, and time the call by each algorithm there is.")
+        bool, typer.Option("--measure", help="Start ranks on this machine, and time the call with each algorithm.")
     ] = False,
-    rounds: Annotated[bool, typer.Option(help="Show the rounds, one by one.")] = True,
+    rounds: Annotated[bool, typer.Option(help="Show each round.")] = True,
 ) -> None:
-    """Explain a collective: the algorithm and why, what it moves beside the lower bound, the proof, the rounds.
+    """Explain a collective: the algorithm and why, what it moves and the lower bound, the proof, the rounds.
 
-    Without a name, list all algorithms: rounds, bytes that the busiest rank sends, what they require, how they work.
+    Without a name, list all algorithms: rounds, bytes that the busiest rank sends, requirements, idea.
 
-    The algorithm is the one that a call would choose, unless the name says another. With --hosts: what a call over
-    these hosts moves between hosts, and how long it takes. With --measure: the time that each algorithm takes here.
+    Without an algorithm, a collective uses the one that a call would choose. With --hosts: what a call over these hosts
+    moves between them, and how long it takes. With --measure: the time that each algorithm takes on this machine.
     """
     if not name:
         _list_algorithms()
@@ -184,7 +183,7 @@ def explain(
     if table and places:
         out.print()
         out.print(level_costs(kind, places, root, levels(table), nbytes, times))
-    out.print(f"\n{reason(kind, ranks, length, nbytes)}\n")
+    out.print(f"\nLower bound: {reason(kind, ranks, length, nbytes)}\n")
     if measure:
         out.print(_on_this_host(target, length))
         out.print()

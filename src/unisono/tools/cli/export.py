@@ -20,13 +20,14 @@ def export(
     name: Annotated[str, typer.Argument(help="all_reduce.ring, path/to/file.py:function, or path/to/file.xml")],
     *,
     to: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")],
-    ranks: Annotated[int | None, typer.Option(help="Number of ranks; by default 4, or that of the file.")] = None,
-    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    ranks: Annotated[int | None, typer.Option(help="Number of ranks. Default: 4, or that of the file.")] = None,
+    root: Annotated[int, typer.Option(help="The root rank, for collectives with a root.")] = 0,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; for chakra, how its files' names begin.")
+        Path | None,
+        typer.Option("--output", "-o", help="The file; for chakra, the beginning of the names of its files."),
     ] = None,
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, for simulators.")] = "16MiB",
-    link: Annotated[str, typer.Option(help="The network, such as 1Gbit,100us, for goal; else UNISONO_LINK.")] = "",
+    link: Annotated[str, typer.Option(help="The network, for goal, such as 1Gbit,100us. Default: UNISONO_LINK.")] = "",
 ) -> None:
     """Write an algorithm for MSCCL (msccl), LogGOPSim and ATLAHS (goal), or ASTRA-sim (chakra), after its proof."""
     target = find_target(name, ranks_of(name) if ranks is None else ranks, root=root)

@@ -14,15 +14,17 @@ _RANKS = ("-n", "--ranks")
 def run(
     script: Annotated[str, typer.Argument(help="A Python file.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="For the script, as they are; a -n directly after it is ours.")
+        list[str] | None, typer.Argument(help="Arguments of the script; a -n directly after its name is for unisono.")
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(*_RANKS, help="How many processes: 4, unless --hosts says.", show_default=False)
+        int | None, typer.Option(*_RANKS, help="Number of ranks. Default: 4, or that of --hosts.", show_default=False)
     ] = None,
-    hosts: Annotated[str | None, typer.Option(help="As if on several hosts: 2x2, or 3+1.")] = None,
+    hosts: Annotated[str | None, typer.Option(help="Hosts to simulate: 2x2, or 3+1.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that the script may take.")] = None,
     prefix: Annotated[bool, typer.Option(help=r"Print \[rank 2] before each line of rank 2.")] = True,
-    keep_going: Annotated[bool, typer.Option("--keep-going", help="Failures do not end the other ranks.")] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Do not end the other ranks when one fails.")
+    ] = False,
 ) -> None:
     """Run a script on several processes of this host, without a port, as torchrun would.
 

@@ -42,23 +42,25 @@ def simulate(
     hosts: Annotated[
         str,
         typer.Option(
-            help="Hosts of the ranks: 512x8, 3+1 or 2x2:round_robin; by default 64x8, or one for each rank of a file."
+            help="Hosts of the ranks: 512x8, 3+1 or 2x2:round_robin. Default: 64x8, or one for each rank of a file."
         ),
     ] = "",
     nbytes: Annotated[str, typer.Option("--bytes", help="Size of the vector, such as 4096 or 1GiB.")] = "16MiB",
-    link: Annotated[str, typer.Option(help="What connects hosts, such as 100Gbit,2us; else UNISONO_LINK.")] = "",
-    inside: Annotated[str, typer.Option(help="What connects ranks of a host, such as 5GB,1us.")] = "",
-    late_rank: Annotated[list[str] | None, typer.Option(help="A rank that comes later: 17:1ms.")] = None,
-    root: Annotated[int, typer.Option(help="The root, where there is one.")] = 0,
+    link: Annotated[
+        str, typer.Option(help="The network between hosts, such as 100Gbit,2us. Default: UNISONO_LINK.")
+    ] = "",
+    inside: Annotated[str, typer.Option(help="Rate and latency inside a host, such as 5GB,1us.")] = "",
+    late_rank: Annotated[list[str] | None, typer.Option(help="A late rank and its delay: 17:1ms.")] = None,
+    root: Annotated[int, typer.Option(help="The root rank, for collectives with a root.")] = 0,
 ) -> None:
-    """Price all algorithms of a collective on these hosts, best first, and say what bounds each.
+    """Predict the time of all algorithms of a collective on these hosts, fastest first, with what bounds each.
 
     Every host has one port at a switch, which its ranks share: with 512x1, every rank has its own.
 
-    Over several hosts, algorithms that calls can choose come first, with the name to choose them by. Algorithms that
-    only have a price come after these.
+    Over several hosts, algorithms that calls can choose come first, with the name to choose them by. Others follow, for
+    comparison.
 
-    No process is started: the tables that run are played with a clock for every rank and every link.
+    This starts no ranks: it computes the clock of every rank and every link from the tables that calls run.
     """
     own = file_algorithm(name)
     collective, _, short = (own.collective, "", "") if own else name.partition(".")
@@ -125,7 +127,7 @@ def _table(prices: Sequence[Price]) -> Table:
 
 def _sum(one: Price) -> str:
     said = " + ".join(f"{format_seconds(part)} {name}" for name, part in one.parts.items() if part > _NOTHING_S)
-    return f"{said or 0} = {format_seconds(one.seconds)}, on the way of the rank that is ready last"
+    return f"{said or 0} = {format_seconds(one.seconds)}, for the rank that ends last"
 
 
 def _cells(one: Price) -> list[str]:

@@ -24,13 +24,13 @@ _FIRST_S, _EVERY_S = 0.25, 1.0
 
 
 def top(
-    pid: Annotated[int | None, typer.Argument(help="A process of the job; without it, the only job there is.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print what is seen now, and leave.")] = False,
+    pid: Annotated[int | None, typer.Argument(help="A process of the job. Default: the only job of this user.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and exit.")] = False,
 ) -> None:
     """Show what the ranks of a running job do: which compute, which wait in which call for which ranks, and how fast.
 
-    The job needs no code for it and is not slowed: the command reads its shared memory. Only the user who runs the job
-    can look. On a terminal it looks again and again, until Ctrl-C; `unisono doctor` shows Python stacks.
+    The command reads shared memory and does not slow the job. Only the user who runs the job can do this. On a terminal
+    it updates every second, until Ctrl-C; `unisono doctor` shows Python stacks.
     """
     with attached(the_job(pid)) as arena:
         looks = _looks(arena)

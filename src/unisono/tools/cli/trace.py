@@ -24,15 +24,15 @@ _MOST_ROWS, _WIDTH = 12, 110
 
 
 def trace(
-    command: Annotated[list[str], typer.Argument(help="A command after --, or folders with a trace.")],
+    command: Annotated[list[str], typer.Argument(help="-- and a command, or folders with a trace.")],
     output: Annotated[str, typer.Option("-o", "--output", help="The folder for the trace.")] = "unisono-trace",
 ) -> None:
-    """Run a command, such as `torchrun ... train.py`, and write down all calls of all ranks that it starts.
+    """Run a command, such as `torchrun ... train.py`, and record all calls of all ranks that it starts.
 
-    One file per job opens in Perfetto (ui.perfetto.dev): ranks as tracks, calls as slices, arrows to the rank that
-    came late. A report says where time goes. With a folder in place of a command, this is done for the latest job
-    there, and for jobs that have no file yet. If hosts share no folder, give the folders of all hosts: one file is
-    made, in the first folder.
+    Prints a report of where time goes, and writes one file per job for Perfetto (ui.perfetto.dev): ranks as tracks,
+    calls as slices, arrows to the rank that came late. With a folder in place of a command, this is done for the latest
+    job there, and for jobs without a file. If hosts do not share a folder, give the folders of all hosts; the file is
+    written to the first.
     """
     if all((Path(word) / "calls").is_dir() for word in command):
         folders, status = [*map(Path, command)], 0

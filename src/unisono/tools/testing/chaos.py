@@ -47,8 +47,8 @@ def chaos(
     Every rank enters the block. One of the faults names the rank that fails.
 
     Args:
-        at: The call: the collective and its number in the block, counted from 1. With "row" and a number, counted from
-            0, the rank fails inside the call, before that row of its program for the call's first segment.
+        at: The collective and the number of its call in the block, counted from 1. With "row" and a number, counted
+            from 0, the rank fails inside the call, before that row (copy or sum) of its program.
         kill: End the rank by SIGKILL.
         exit: End it by os._exit.
         stop: Stop it by SIGSTOP for `duration_s`.
@@ -60,7 +60,7 @@ def chaos(
         group: None: the default group.
 
     Raises:
-        ArgumentError: There is no such fault, collective or row.
+        ArgumentError: The fault, collective or row is invalid.
 
     Example::
 
@@ -77,11 +77,9 @@ def chaos(
         raise ArgumentError(f"{fault}: got rank {rank}, expected 0 to {group.size - 1} in group {group.name!r}")
     row = at[3] if len(at) == 4 else None
     if len(at) not in (2, 4) or (len(at) == 4 and at[2] != "row"):
-        raise ArgumentError(
-            f'at: got {at}, expected a collective and a number, such as ("all_reduce", 1), or "row" and a number'
-        )
+        raise ArgumentError(f'at: got {at}, expected a call such as ("all_reduce", 1) or ("all_reduce", 1, "row", 2)')
     if row is not None and fault in ("refuse", "mismatch"):
-        raise ArgumentError(f"at: got {at}, but {fault} happens before a call, not at a row")
+        raise ArgumentError(f'at: got {at}, but {fault} cannot happen at a row. Leave out "row".')
     if group.rank != rank:
         yield
         return

@@ -111,7 +111,7 @@ def time_here(collective: str, names: Sequence[str], ranks: int, nbytes: int, se
     """
     most = 4 * processors()
     if ranks > most:
-        raise ArgumentError(f"--measure: {ranks} ranks on these processors give no useful times. Use at most {most}.")
+        raise ArgumentError(f"--measure: got {ranks} ranks, expected at most {most} on these processors")
     trials = [Trial(collective, nbytes, algorithm=name) for name in names]
     of_turn = median if ranks > processors() else min
     with unisono.world(ranks, timeout_s=120) as world:
