@@ -40,7 +40,7 @@ def test_time_is_up_for_survivors_too():
             threading.Event().wait()
         return init().rank // (init().rank - 1)
 
-    stuck, failed, value = run(late, 3, timeout_s=0.5, return_exceptions=True)
+    stuck, failed, value = run(late, 3, timeout_s=2.0, return_exceptions=True)
     assert isinstance(stuck, RankFailed)
     assert isinstance(stuck, WaitTimeout)
     assert stuck.missing == (0,)

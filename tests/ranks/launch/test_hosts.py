@@ -142,7 +142,7 @@ def test_the_start_does_not_count(monkeypatch):
 def test_error_names_only_ranks_not_started(monkeypatch):
     with world(2, timeout_s=100) as w:
         w.run(int, SlowToLoad(__file__, 1))  # so that both have imported this file
-        monkeypatch.setattr(processes, "START_S", 1.0)
+        monkeypatch.setattr(processes, "START_S", 2.0)
         with pytest.raises(WaitTimeout, match=r"the start of run\(int\) took longer than") as caught:
             w.run(int, SlowToLoad("/nowhere", 1))
     assert caught.value.missing == (1,)
