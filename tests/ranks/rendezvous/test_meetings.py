@@ -322,20 +322,17 @@ def test_error_of_a_store_is_raised_once() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_time_is_up_when_a_rank_has_the_memory(place: Places, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+def test_time_is_up_when_a_rank_has_the_memory(
+    place: Places, came: Came, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     """Rank 1 is in the group if rank 0 has ended the meeting by then. Otherwise there is none."""
-    fetch, stop_waiting, set_first, tried = (
-        meeting.fetch,
-        Meeting._stop_waiting,
-        AskedStore.set_first,
-        threading.Event(),
-    )
+    fetch, stop_waiting, set_first = meeting.fetch, Meeting._stop_waiting, AskedStore.set_first
+    tried = threading.Event()
 
     def fetch_in_time(home: Identity, first: int, rank: int, deadline: float) -> Any:
         arena = fetch(home, first, rank, deadline)
         if rank == 1:
-            (part,) = (one for one in parts if one._rank == 1)
-            part._deadline = 0.0
+            came.time_is_up(1)
         return arena
 
     def stop(part: Meeting, key: str, teller: int) -> bytes:
@@ -351,9 +348,6 @@ def test_time_is_up_when_a_rank_has_the_memory(place: Places, monkeypatch: pytes
             tried.set()
         return said
 
-    parts, come = list[Meeting](), Meeting._come
-    monkeypatch.setattr(Meeting, "_come", lambda part: (come(part), parts.append(part)))
-    monkeypatch.setattr(meeting, "_REASON_S", 0.1)
     monkeypatch.setattr(meeting, "fetch", fetch_in_time)
     monkeypatch.setattr(Meeting, "_stop_waiting", stop)
     monkeypatch.setattr(AskedStore, "set_first", end)
