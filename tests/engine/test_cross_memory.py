@@ -253,6 +253,8 @@ def test_memory_a_late_peer_may_write_is_kept(tmp_path: Path) -> bool:
         enter_only(tensor, output)
         until((tmp_path / "1").exists)
         return True
+    engine = unisono.init().engine
+    until(lambda: engine.entered(0) == engine.call_number)
     with pytest.raises(unisono.WaitTimeout):
         unisono.all_gather_single(output, tensor, timeout_s=0.2)
     (tmp_path / "1").touch()

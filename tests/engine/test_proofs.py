@@ -14,15 +14,7 @@ from unisono.base.records import CallRecord
 from unisono.engine.compile import program_proof
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.plan import Blocks, Plan, bind
-from unisono.engine.compile.program import (
-    IN,
-    OUT,
-    Lowering,
-    Op,
-    PlanWord,
-    Program,
-    RowWord,
-)
+from unisono.engine.compile.program import IN, OUT, Lowering, Op, PlanWord, Program, RowWord
 from unisono.engine.compile.program_proof import CompiledCall, prove_calls, prove_programs
 from unisono.schedule import ROOTED, Schedule, send, trace
 from unisono.schedule.algorithms import CATALOGUE

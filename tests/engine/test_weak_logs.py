@@ -91,16 +91,8 @@ SCENES = {
     "calls": Scene(lambda m: call(m, 1, 2, 3, 4), lambda m: call(m, 5, 6, 7, ended=7), are_calls),
     "a call that an error ends": Scene(lambda m: call(m, 1, 2, 3, 4), leave_in_python, are_calls),
     "a call of a background thread": Scene(lambda m: call(m, 1, 2, 3, 4), mark_in_python, are_calls),
-    "note": Scene(
-        lambda m: registry(m)._write(1, 7, b"old"),
-        lambda m: registry(m)._write(1, 8, b"new"),
-        is_a_note,
-    ),
-    "note on a group": Scene(
-        lambda m: note_group(m, 1),
-        lambda m: note_group(m, 2),
-        is_a_group,
-    ),
+    "note": Scene(lambda m: registry(m)._write(1, 7, b"old"), lambda m: registry(m)._write(1, 8, b"new"), is_a_note),
+    "note on a group": Scene(lambda m: note_group(m, 1), lambda m: note_group(m, 2), is_a_group),
 }
 
 

@@ -87,10 +87,7 @@ NOTES = {
     "too many ranks": replaced(".notes", fields(size=1 << 60)),
     "a bad clock": replaced(".notes", fields(clock=["now", 1])),
 }
-LOGS = {
-    "an empty log": replaced(".log", lambda _: b""),
-    "a cut log": replaced(".log", lambda data: data[:-5]),
-}
+LOGS = {"an empty log": replaced(".log", lambda _: b""), "a cut log": replaced(".log", lambda data: data[:-5])}
 LINES = {
     "no text at the end": replaced(".notes", lambda data: data + b"\xff\xfe"),
     "a foreign note": replaced(".notes", fields(record=[3], nbytes=8)),

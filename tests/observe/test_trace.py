@@ -84,12 +84,18 @@ def train(steps: int) -> None:
     unisono.all_gather_single(blocks, tensor[:4].clone())
 
 
-def test_one_file_of_a_job_with_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to which jobs are traced from now on."""
     monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    return tmp_path
+
+
+def test_one_file_of_a_job_with_the_setting(traced: Path) -> None:
     unisono.run(train, 2, (300,))
-    assert "where time goes" in text_in(tmp_path)
-    about, slices = read(tmp_path)
-    assert [about["job"]] == [*jobs_in(tmp_path)]
+    assert "where time goes" in text_in(traced)
+    about, slices = read(traced)
+    assert [about["job"]] == [*jobs_in(traced)]
     for rank in range(2):
         mine = [one for one in slices if one["pid"] == rank]
         assert [one["args"]["number"] for one in mine] == list(range(1, len(mine) + 1))
@@ -129,21 +135,19 @@ def test_traced_part_has_earlier_plans(tmp_path: Path) -> None:
         assert sorted(names) == ["all_reduce 24 B"] * (3 if rank == 1 else 4)
 
 
-def test_each_job_of_a_folder_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+def test_each_job_of_a_folder_has_a_file(traced: Path) -> None:
     for _ in range(2):
         unisono.run(train, 2, (3,))
     for reports in (2, 1):  # a job with a file is reported only if it is the latest one
-        assert text_in(tmp_path).count("where time goes") == reports
-        assert len([*tmp_path.glob("*.json")]) == 2
+        assert text_in(traced).count("where time goes") == reports
+        assert len([*traced.glob("*.json")]) == 2
 
 
-def test_trace_keeps_the_last_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+def test_trace_keeps_the_last_calls(traced: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNISONO_TRACE_CALLS", "50")
     unisono.run(train, 2, (100,))
-    (job,) = jobs_in(tmp_path)
-    tracks = [track for part in recorded([tmp_path], job) for track in part.tracks]
+    (job,) = jobs_in(traced)
+    tracks = [track for part in recorded([traced], job) for track in part.tracks]
     assert [[call.number for call in track.calls][-62:] for track in tracks] == [list(range(40, 102))] * 2
     assert report(tracks).lost == 39
 
@@ -289,12 +293,11 @@ def names_of(slices: list[dict[str, Any]], rank: int, name: str) -> int:
     return [one["name"].partition(" ")[0] for one in slices if one["pid"] == rank].count(name)
 
 
-def test_one_file_of_a_job_over_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+def test_one_file_of_a_job_over_hosts(traced: Path) -> None:
     with unisono.world(4, hosts="2x2", timeout_s=90) as world:
         world.run(work)
-    assert "right to within about" in text_in(tmp_path)
-    about, slices = read(tmp_path)
+    assert "right to within about" in text_in(traced)
+    about, slices = read(traced)
     (clock,) = about["clocks"]
     assert clock["host"] == 1
     assert clock["name"].endswith("/1")
@@ -303,7 +306,7 @@ def test_one_file_of_a_job_over_hosts(tmp_path: Path, monkeypatch: pytest.Monkey
         mine = [one for one in slices if one["pid"] == rank]
         assert len([one for one in mine if one["args"]["call"] == "all_reduce(float32[8], max)"]) >= 20
         assert names_of(slices, rank, "broadcast") == (rank < 2)
-    (path,) = tmp_path.glob("*.json")
+    (path,) = traced.glob("*.json")
     found = json.loads(path.read_text())["traceEvents"]
     titles = [event["args"]["name"] for event in found if event["name"] == "process_name"]
     assert [title.split(" (")[0].rpartition("/")[2] for title in titles] == [

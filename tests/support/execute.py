@@ -17,9 +17,7 @@ def even_bounds(count: int, chunks: int) -> npt.NDArray[np.int64]:
 
 
 def execute(
-    schedule: Schedule,
-    inputs: Sequence[npt.ArrayLike] | Array,
-    bounds: npt.ArrayLike | None = None,
+    schedule: Schedule, inputs: Sequence[npt.ArrayLike] | Array, bounds: npt.ArrayLike | None = None
 ) -> list[list[Array]]:
     """Run the table on one vector per rank; return the buffers X, Y and T of every rank as `buffers[buffer][rank]`.
 

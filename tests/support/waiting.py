@@ -15,14 +15,7 @@ from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.ranks.failures.attend import attend
 
 T = TypeVar("T")
-_PLACES = (
-    attend,
-    Poller.wait,
-    UcxCarrier.run,
-    UcxCarrier.wait,
-    _Latch.wait,
-    Relay.run,
-)
+_PLACES = (attend, Poller.wait, UcxCarrier.run, UcxCarrier.wait, _Latch.wait, Relay.run)
 WAITS = frozenset(place.__code__ for place in _PLACES)  # where a thread is while it waits in a call
 
 

@@ -18,14 +18,19 @@ if sys.argv[4] == "by a call":
 dist.init_process_group("gloo", sys.argv[3], rank=rank, world_size=size)
 ones = torch.ones(4)
 dist.all_reduce(ones)
-began = time.monotonic()
 """
 REPORT = """
 except RuntimeError as error:
     print(type(error).__name__, isinstance(error, dist.DistBackendError), error, flush=True)
-    print("after", time.monotonic() - began, flush=True)
     time.sleep(1)
 """
+
+UNTIL_ALL_HAVE = """
+    told = [f"{sys.argv[3][7:]} told {each}" for each in range(size - 1)]
+    open(told[rank], "w").close()
+    while not all(map(os.path.exists, told)): time.sleep(0.01)
+"""
+"""Where all ranks but the last report an error: none ends before all have."""
 
 
 class Job:
@@ -55,7 +60,13 @@ class Job:
 
     def output(self, rank: int) -> str:
         """All that a rank prints, once it has ended."""
-        return self.ranks[rank].communicate(timeout=100)[0]
+        try:
+            return self.ranks[rank].communicate(timeout=100)[0]
+        except subprocess.TimeoutExpired:
+            for one in self.ranks:
+                one.kill()
+            said = [one.communicate()[0] for one in self.ranks]
+            pytest.fail(f"rank {rank} has not ended; what all ranks have printed: {said}")
 
 
 def warning_of(rank: subprocess.Popen[str]) -> str:

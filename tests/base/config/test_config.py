@@ -37,8 +37,7 @@ def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, te
 
 
 @pytest.mark.parametrize(
-    ("variable", "text"),
-    [("UNISONO_TIMEOUT_S", "soon"), ("UNISONO_HEAP_BYTES", "1 apple"), ("UNISONO_SPINS", "2KiB")],
+    ("variable", "text"), [("UNISONO_TIMEOUT_S", "soon"), ("UNISONO_HEAP_BYTES", "1 apple"), ("UNISONO_SPINS", "2KiB")]
 )
 def test_settings_name_text_that_is_no_number(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
     monkeypatch.setenv(variable, text)

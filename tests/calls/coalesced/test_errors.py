@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 
 import unisono
 from unisono import ArgumentError, MismatchError
-from unisono.calls.coalesced import (
-    all_reduce_coalesced,
-    broadcast_coalesced,
-)
+from unisono.calls.coalesced import all_reduce_coalesced, broadcast_coalesced
 from unisono.engine.tensors import first_overlap
 
 

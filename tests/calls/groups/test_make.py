@@ -41,8 +41,7 @@ def test_split_makes_two_groups(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "order"),
-    [([0, -1, 5, -(1 << 63), (1 << 63) - 1], [3, 1, 0, 2, 4]), ([1, 0, 1, 0, 1], [1, 3, 0, 2, 4])],
+    ("keys", "order"), [([0, -1, 5, -(1 << 63), (1 << 63) - 1], [3, 1, 0, 2, 4]), ([1, 0, 1, 0, 1], [1, 3, 0, 2, 4])]
 )
 @pytest.mark.ranks(5)
 def test_keys_order_the_members(keys: list[int], order: list[int]) -> None:

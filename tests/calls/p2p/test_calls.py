@@ -66,11 +66,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
     "no rank, asynchronous": (lambda t: p2p.irecv(t, 2), unisono.ArgumentError, "src: got 2"),
     "rank of another type": (lambda t: p2p.irecv(t, 0.0), unisono.DTypeError, "src: got float, expected a rank"),
     "truth value": (lambda t: p2p.send(t, True), unisono.DTypeError, "dst: got bool, expected a rank"),
-    "truth value as tag": (
-        lambda t: p2p.send(t, 0, tag=True),
-        unisono.DTypeError,
-        "tag: got bool, expected",
-    ),
+    "truth value as tag": (lambda t: p2p.send(t, 0, tag=True), unisono.DTypeError, "tag: got bool, expected"),
     "nested": (lambda t: p2p.send(torch.nested.nested_tensor([t, t]), 0), unisono.DTypeError, "nested"),
     "no destination": (lambda t: p2p.isend(t, None), unisono.DTypeError, "dst: got NoneType, expected a rank"),
     "tag": (lambda t: p2p.send(t, 0, tag=-3), unisono.ArgumentError, "tag: got -3"),

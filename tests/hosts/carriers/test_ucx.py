@@ -103,7 +103,7 @@ def test_it_listens_at_its_own_address_only() -> None:
     assert not listening() & new
 
 
-def test_unconnected_carrier_listens_until_the_next() -> None:
+def test_unconnected_carrier_listens_until_next() -> None:
     """A peer that connects to it at this moment would be aborted by UCX."""
     before, ports = listening(), set[Any]()
     for _ in range(3):

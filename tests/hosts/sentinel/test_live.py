@@ -102,9 +102,7 @@ def test_sentinel_ignores_termination_signals() -> None:
         refresh(fake, 1)
 
 
-def test_parents_report_of_an_end_is_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_parents_report_of_an_end_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     arena = Arena.create(3, Config(heap_bytes=1 << 20))
     assert arena.map is not None
     regions = Regions(arena.map, arena.start, arena.size)

@@ -12,9 +12,7 @@ ROOT, FILE, LIMIT_S = Path(__file__).parents[3], Path(__file__).with_name("suite
 
 pytestmark = pytest.mark.cold  # the name is read as torch is imported
 
-FEWER = {
-    "test_ddp_logging_data_cpu": "C++ code asks ours for its backend's name, and would take gloo for torch's own",
-}
+FEWER = {"test_ddp_logging_data_cpu": "C++ code asks ours for its backend's name, and would take gloo for torch's own"}
 """What passes over Gloo alone, and why. PyTorch's wheel has not all its tests: not `test_c10d_gloo.py`."""
 
 

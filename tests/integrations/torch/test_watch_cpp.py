@@ -8,30 +8,31 @@ import pytest
 from torch._C import _distributed_c10d as c10d
 
 from tests.support.programs import run_python
-from tests.support.watched_job import DDP, REPORT, Job, warning_of
+from tests.support.watched_job import DDP, REPORT, UNTIL_ALL_HAVE, Job, warning_of
 from unisono.integrations.torch.flight_recorder import NCCL, pending, waited_call
 
 
 def test_wait_in_cpp_ends_too(job: Job) -> None:
-    """The reducer of DistributedDataParallel waits in C++: it raises torch's error, and the cause is on stderr."""
+    """The reducer of DistributedDataParallel waits in C++: it raises torch's error, and the cause is on stderr.
+
+    No rank closes its connections before all have raised.
+    """
     body = f"""
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 dist.barrier()
-began = time.monotonic()
 try:
     if rank == 3:
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     model(ones.unsqueeze(0)).sum().backward()
     dist.barrier()
-{REPORT}    time.sleep(3)
+{REPORT}{UNTIL_ALL_HAVE}
 """
     job.start(4, body)
     for rank in (0, 1, 2):
         said = job.output(rank)
         assert f"unisono: rank 3 (pid {job.ranks[3].pid}) was killed by signal 9 (SIGKILL)" in said
-        assert "after" in said
-        assert float(said.split("after")[1].split()[0]) < 3, said
+        assert re.search(r"^\w*Error (True|False) ", said, re.MULTILINE), said
 
 
 @pytest.mark.parametrize(
@@ -126,9 +127,11 @@ def test_messages_do_not_shift_call_numbers(job: Job) -> None:
         dist.broadcast(ones, 1)
     if rank < 2: thread.join()
     dist.barrier()
-    time.sleep(1.2)
     from unisono.integrations.torch.watched_calls import groups
-    print(groups[id(dist.group.WORLD)].log.newest)
+    log, until = groups[id(dist.group.WORLD)].log, time.monotonic() + 30
+    while log.newest < 52 and time.monotonic() < until: time.sleep(0.01)
+    time.sleep(1.2)
+    print(log.newest)
     dist.barrier()
     dist.destroy_process_group()
     """

@@ -115,8 +115,8 @@ def test_one_rank_names_the_missing_rank(tmp_path: Path, away: Callable[[Path], 
 
 @in_new_world(2, hosts="2x1", config=SOON)
 def test_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
-    pids = all_pids()
     together(tmp_path)
+    pids = all_pids()
     if unisono.get_rank() == 1:
         sleep_until_told(tmp_path)
     unisono.barrier()
@@ -128,6 +128,7 @@ def test_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
 
 @in_new_world(2, config=SOON)
 def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
+    together(tmp_path)
     pid = all_pids()[1]
     if unisono.get_rank() == 0:
         overhear(tmp_path, lambda: os.kill(pid, signal.SIGCONT))
@@ -144,8 +145,8 @@ def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
 
 def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
     def crossed() -> str:
+        together(tmp_path)
         first, second = unisono.new_group(name="a"), unisono.new_group(name="b")
-        overhear(tmp_path)
         assert first
         assert second
         first.timeout_s = second.timeout_s = 3.0
@@ -170,8 +171,8 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
 @in_new_world(3, config=STEADY)
 def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
     """Rank 2 keeps rank 1 waiting, and that rank 0: one line for both, about rank 2."""
+    together(tmp_path)
     lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
-    overhear(tmp_path)
     if unisono.get_rank() == 2:
         sleep_until_told(tmp_path)
     if upper:
@@ -265,7 +266,7 @@ def test_a_time_out_says_the_same_as_data(tmp_path: Path, name: str) -> None:
             (tmp_path / "here").touch()
             until((tmp_path / "over").exists)
             if name == "barrier":
-                with pytest.raises(PeerFailed, match=r"WaitTimeout: rank 0 waited 0\.2") as failed:
+                with pytest.raises(PeerFailed, match=r"WaitTimeout: rank 0 waited \d") as failed:
                     unisono.barrier()
                 assert "was here" not in str(failed.value)  # rank 1 knows that itself
             return os.getpid()

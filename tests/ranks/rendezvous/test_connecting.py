@@ -30,7 +30,9 @@ def late_at_the_store(*args, notice_of=world_over_hosts._Connecting._notice_of):
 
 if f"{rank}" in late:
     world_over_hosts._Connecting._notice_of = late_at_the_store
-if rank == int(here):
+if event == "no UCX":
+    sys.modules["unisono.hosts.carriers.ucx_library"]._place = lambda: "/nowhere"
+elif rank == int(here):
     if event == "early":
         world_over_hosts._Connecting.join_sentinels = before_connecting
     UcxCarrier.__init__ = before_connecting
@@ -60,7 +62,7 @@ def test_death_before_sentinels_is_named_by_all(python: Python) -> None:
     killed_is_named(three(python, "early", 1, hosts="011"), 1)
 
 
-def test_who_is_killed_alone_on_its_host_is_named_soon(python: Python) -> None:
+def test_killed_rank_alone_on_its_host_is_named(python: Python) -> None:
     """No other rank sees that: the sentinel of its host does not start."""
     all_of_them = three(python, "early", 1)
     assert all_of_them[1].stdout.readline() == "met\n"
@@ -101,6 +103,12 @@ def test_who_has_waited_for_too_long_is_not_named(python: Python) -> None:
     for rank in (0, 2):
         assert said[rank][0].startswith(f"WaitTimeout rank {rank} waited "), said
         assert " in init() for rank 2." in said[rank][0]
+
+
+def test_missing_ucx_is_told_by_each_rank(python: Python) -> None:
+    """Also by rank 2, which comes late: under Gloo's name, all then have a group of Gloo's."""
+    for process in three(python, "no UCX", 0, 2):
+        assert process.communicate(timeout=100)[0].startswith("NoUcx ranks on several hosts send messages by UCX")
 
 
 LEFT_BEHIND = """

@@ -40,6 +40,13 @@ def alone(monkeypatch):
     shutdown()
 
 
+@pytest.fixture
+def no_launcher(alone, monkeypatch):
+    """A place where ranks can meet, at any port."""
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "0")
+
+
 def test_one_process_is_a_world_of_one(alone):
     assert get_default() is None
     group = init()
@@ -72,9 +79,7 @@ def late(capfd: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_rank_0_names_absent_ranks_once(alone, monkeypatch, capfd):
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "0")
+def test_rank_0_names_absent_ranks_once(no_launcher, capfd):
     with pytest.raises(WaitTimeout) as caught:
         init(rank=0, size=4, timeout_s=1.0, config=Config(stall_warning_s=0.2))
     assert caught.value.missing == (1, 2, 3)
@@ -96,9 +101,7 @@ def test_absence_of_rank_0_is_told_once(alone, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("silence", ["never", "soon enough"])
-def test_who_is_not_to_warn_does_not(silence, alone, monkeypatch, capfd):
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "0")
+def test_who_is_not_to_warn_does_not(silence, no_launcher, capfd):
     with pytest.raises(WaitTimeout):
         init(rank=0, size=2, timeout_s=0.2, config=Config(stall_warning_s=0.0 if silence == "never" else 60.0))
     assert "has waited" not in capfd.readouterr().err

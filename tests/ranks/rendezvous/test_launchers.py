@@ -177,15 +177,9 @@ def test_mpich_s_job_is_its_process_manager(monkeypatch):
     ("environ", "words"),
     [
         ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which host rank 0 runs"),
-        (
-            {**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"},
-            "on which host rank 0 runs. Set MASTER_ADDR",
-        ),
+        ({**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"}, "on which host rank 0 runs. Set MASTER_ADDR"),
         ({**SLURM, "SLURM_PROCID": "2"}, "less than the size"),
-        (
-            {name: value for name, value in OPEN_MPI.items() if "PMIX" not in name},
-            "where .* meet. Start .* torchrun",
-        ),
+        ({name: value for name, value in OPEN_MPI.items() if "PMIX" not in name}, "where .* meet. Start .* torchrun"),
         (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but .* where these processes meet"),
         ({**MPICH, **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "where these processes meet"),
         ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "MVAPICH2 .* where these processes meet"),

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 from torch.distributed import HashStore, TCPStore
@@ -26,6 +27,8 @@ from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.stores import job_store, serving
+
+no_way_is_soon = patch.object(stores, "_NO_WAY_S", 0.2)
 
 
 def test_wait_for_a_silent_store_ends_in_time() -> None:
@@ -44,8 +47,8 @@ def test_wait_for_a_silent_store_ends_in_time() -> None:
     ended.set()
 
 
-def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+@no_way_is_soon
+def test_a_name_that_does_not_resolve_is_told() -> None:
     began = time.monotonic()
     for rank in range(2):
         nowhere = Launch(rank, 2, "", "node7.invalid", 29500)
@@ -54,8 +57,8 @@ def test_a_name_that_does_not_resolve_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert time.monotonic() - began < SOON_S
 
 
-def test_a_host_without_a_way_to_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+@no_way_is_soon
+def test_a_host_without_a_way_to_it_is_told() -> None:
     with pytest.raises(ArgumentError, match=r"255.255.255.255 cannot be reached .* MASTER_ADDR.* and MASTER_PORT"):
         meet_in_rounds(Launch(1, 2, "", "255.255.255.255", 29500), time.monotonic() + 3600.0)
 
@@ -161,8 +164,8 @@ def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
         assert met.store.check(["0", "1"])
 
 
-def test_first_address_to_rank_0_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "_NO_WAY_S", 0.2)
+@no_way_is_soon
+def test_first_address_to_rank_0_counts() -> None:
     server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
     rank, deadline = Launch(1, 2, "", by_mpi=True), time.monotonic() + 60
     store = stores._at_address(rank, ["255.255.255.255", "127.0.0.1"], server.port, deadline)

@@ -153,7 +153,7 @@ async def test_async():
     raise ValueError("awaited")
 
 
-@pytest.mark.ranks(2, timeout_s=0.5)
+@pytest.mark.ranks(2, timeout_s=2.0)
 def test_hangs_in_c():
     unisono.barrier()
     if unisono.get_rank() == 1:
@@ -211,7 +211,7 @@ def test_gloo_fails():
     dist.barrier()
 
 
-@pytest.mark.ranks(2, backend="gloo", timeout_s=0.5)
+@pytest.mark.ranks(2, backend="gloo", timeout_s=2.0)
 def test_gloo_hangs():
     if dist.get_rank() == 1:
         return
@@ -245,7 +245,7 @@ SAID = {
     "fails": r"rank 1 raised AssertionError: False is not true : 1\n(.|\n)*in test_fails",
     "one_skips[2]": r"rank 1 raised unittest.case.SkipTest: only here\n(.|\n)*and rank 0 raised ValueError: not",
     "async[2]": r"rank \d raised ValueError: awaited\n",
-    "hangs_in_c[2]": r"test_hangs_in_c\[2\] has not ended after 0.5 s(.|\n)*"
+    "hangs_in_c[2]": r"test_hangs_in_c\[2\] has not ended after 2 s(.|\n)*"
     r"  rank 0: test_many.py:\d+ in test_hangs_in_c, in a call of barrier\n"
     r"  rank 1: test_many.py:\d+ in test_hangs_in_c\n(.|\n)*"
     r"rank 1 was here:\n  File .*test_many.py\", line \d+ in test_hangs_in_c\n",

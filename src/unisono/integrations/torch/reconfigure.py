@@ -26,7 +26,7 @@ from ...engine.process.alive import start_ticks
 from ...hosts.addresses import is_loopback, own_address, store_host, try_to_reach
 from ...observe.live.meeting_page import meeting_page, waits
 from ...ranks.group.group import Group
-from ...ranks.rendezvous.asked_store import AskedStore, Limited
+from ...ranks.rendezvous.asked_store import AskedStore
 from ...ranks.rendezvous.entries import read, write
 from ...ranks.rendezvous.identity import Identity
 from ...ranks.rendezvous.rendezvous_messages import died, missing, store_closed
@@ -150,9 +150,10 @@ class Seat:
         """The group of these processes, once all have come, and their store. A process that has died ends the wait."""
         deadline, rank = time.monotonic() + limit_s, [one for _, one in members].index(self._me)
         told = sha256("\n".join(starmap(_handle, members)).encode()).hexdigest()
-        probe_at = time.monotonic() + _PROBE_S
+        probe_at = 0.0
 
-        def look(awaited: int = rank) -> str:
+        def look(awaited: int) -> str:
+            """Raise PeerGone for a process of this machine that has ended, and for the awaited one if it has."""
             nonlocal probe_at
             for other, (_, one) in enumerate(members):
                 beside = (one.boot, one.namespaces) == (self._me.boot, self._me.namespaces)
@@ -166,10 +167,10 @@ class Seat:
             return ""
 
         with naming(name), meeting_page(rank, len(members), limit_s, config.stall_warning_s):
-            port, first = members[0]
-            place = self._store if rank == 0 else _store_at(self._way_to(first), port, rank, deadline, look)
+            (port, first), look_at_first = members[0], partial(look, 0)
+            place = self._store if rank == 0 else _store_at(self._way_to(first), port, rank, deadline, look_at_first)
             store = PrefixStore(f"{uuid}", place)
-            with closing(AskedStore(store, rank, deadline, look)) as asked:
+            with closing(AskedStore(store, rank, deadline, look_at_first)) as asked:
                 agreed = asked.set_first("handles", told) == told.encode()
         if not agreed:
             raise ArgumentError(
@@ -204,14 +205,11 @@ def _store_at(address: str, port: int, rank: int, deadline: float, look: Callabl
     """The store of the first process. Raises PeerGone if it no longer listens, and WaitTimeout."""
     began, where = time.monotonic(), f"{address}:{port}"
     waits((0,), "to answer", where)
-    with closing(Limited()) as thread:
-        try:
-            there, cause = thread.call(partial(try_to_reach, address, port), deadline, look)
-            if not (there and cause):
-                return thread.call(partial(tcp_store, address, port, 1, deadline, serve=False), deadline, look)
-        except TimeoutError as error:
-            details = f" Its store at {where} does not answer: it is stopped, or cut off."
-            raise missing((0,), rank, time.monotonic() - began, details) from error
-        except RuntimeError as error:
-            cause = str(error)
-    raise store_closed(where, rank, cause)
+    look()
+    try:
+        return tcp_store(address, port, 1, deadline, serve=False, look=look)
+    except TimeoutError as error:
+        details = f" Its store at {where} does not answer: it is stopped, or cut off."
+        raise missing((0,), rank, time.monotonic() - began, details) from error
+    except RuntimeError as error:
+        raise store_closed(where, rank, error) from error

@@ -54,7 +54,7 @@ def died(rank: int, pid: int, waiting: int) -> PeerGone:
     return PeerGone(rank, pid, Departure(DepartureKind.DIED, "died"), waiting, "init()", met=False)
 
 
-def store_closed(where: str, rank: int, cause: BaseException | str) -> PeerGone | PeerFailed:
+def store_closed(where: str, rank: int, cause: BaseException) -> PeerGone | PeerFailed:
     """The store has closed the connection. It is run by rank 0's process, or by the launcher there."""
     brief = str(cause).partition("\n")[0].rstrip(".")
     words = f"the store where the ranks meet{where and f', at {where},'} has closed the connection ({brief})"

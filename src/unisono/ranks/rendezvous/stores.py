@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -133,15 +133,17 @@ def _find_a_way(rank: int, addresses: list[str], port: int, deadline: float, *, 
             time.sleep(min(_RETRY_S, max(0.0, deadline - now)))
 
 
-def tcp_store(address: str, port: int, size: int, deadline: float, *, serve: bool) -> TCPStore:
-    """Raises TimeoutError if a process listens there, and has not answered by the deadline."""
+def tcp_store(
+    address: str, port: int, size: int, deadline: float, *, serve: bool, look: Callable[[], object] = lambda: None
+) -> TCPStore:
+    """Raises TimeoutError if a process listens there, and has not answered by the deadline. look: see `Limited`."""
     left = timedelta(seconds=max(_RETRY_S, min(LONGEST_S, deadline - time.monotonic())))
 
     # Other programs may share the process's server: a process group of torch can use the same port later.
     how: Any = {"wait_for_workers": False, "multi_tenant": True}
     make = partial(TCPStore, address, port, size, serve, left, **how)
     with closing(Limited()) as thread:
-        return thread.call(make, max(deadline, time.monotonic() + _RETRY_S))
+        return thread.call(make, max(deadline, time.monotonic() + _RETRY_S), look)
 
 
 def _by_mpi(launch: Launch, deadline: float) -> Store:
