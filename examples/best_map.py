@@ -1,7 +1,6 @@
-"""What is best where: price all ways to do a collective for many sizes and numbers of hosts.
+"""The fastest algorithm for a collective, for many sizes and numbers of hosts, as a table of letters.
 
-Nothing is sent: the tables are played with a clock for every rank and every link. A letter is the fastest way that a
-call can choose there.
+The times are predicted: no message is sent. Only algorithms that a call can choose are compared.
 
     python examples/best_map.py
 """
@@ -22,7 +21,7 @@ SIZES = [8 << 3 * k for k in range(10)]
 
 
 def best(hosts: Hosts) -> list[Price]:
-    """The least price on these hosts, for each size."""
+    """The fastest algorithm on these hosts, for each size."""
     where, config = Network(hosts, Hardware(between=LINK)), unisono.Config(link=LINK)
     found = []
     for size in SIZES:

@@ -1,6 +1,6 @@
 """Data-parallel training: each rank takes its share of every batch, and the ranks average their gradients.
 
-All ranks then make the same step, so that the losses are those of one process with the whole batch, but for rounding.
+All ranks then make the same step, so the losses are those of one process with the whole batch, up to rounding.
 The model learns to guess the next character of the sources of Python's standard library.
 
     python examples/data_parallel.py

@@ -1,8 +1,8 @@
 """Communicate while computing: async_op=True starts an all_reduce in the background and returns a handle at once.
 
-The rank computes on, and calls wait() before it uses the tensor. Two ranks sum their gradients beside a matrix product,
-as a training step does that sends off the gradients of one layer while it computes those of the next. Whether time is
-saved depends on the machine: the bytes are moved by processors, so there must be one to spare. See what yours does.
+The rank continues to compute, and calls wait() before it uses the tensor. Two ranks sum their gradients during a matrix
+product, as a training step sends the gradients of one layer while it computes those of the next. This saves time only
+if a processor is free to copy the bytes.
 
     python examples/overlap.py
 """
@@ -21,7 +21,7 @@ RANKS, COUNT, SIZE, REPEATS = 2, 1 << 22, 512, 15
 
 
 def work() -> dict[str, float]:
-    """Both ways in turns; return the median seconds of each, and how often the sum was ready before the product."""
+    """Time both in turns; return the median seconds of each, and how often the sum was ready before the product."""
     rank = unisono.get_rank()
     gradient = torch.empty(COUNT)
     matrix = torch.randn(SIZE, SIZE)

@@ -1,7 +1,7 @@
-"""An algorithm of one's own: write an all_reduce as a table of transfers, see it, prove it, count it, run it.
+"""Write an all_reduce as a table of transfers; draw, prove, count and run it.
 
-A table says who sends what to whom, round by round, for all ranks at once. What it does is known before anything runs:
-a table that forgets a contribution, or counts one twice, is refused with the place where it goes wrong.
+A table lists which rank sends what to which rank, round by round, for all ranks. It is proved before it runs: a table
+that misses a contribution, or adds one twice, raises an error that names the place.
 
     python examples/own_algorithm.py
     unisono explain examples/own_algorithm.py:line --ranks 4

@@ -1,7 +1,8 @@
 """A pipeline of ranks: send and recv pass tensors from one rank to the next, and their gradients back.
 
-Each rank has one layer of a model. A batch is cut into parts, so that the ranks work at once: while one computes its
-layer for a part, the rank before it computes the next part (Huang et al. 2019). Checked against the whole model.
+Each rank has one layer of a model. A batch is cut into parts, so that the ranks work at the same time: while one
+computes its layer for a part, the rank before it computes the next part (Huang et al. 2019). The results are compared
+with those of the whole model.
 
     python examples/point_to_point.py
 """

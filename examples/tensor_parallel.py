@@ -1,8 +1,8 @@
 """Tensor parallelism: one linear layer y = x W over four ranks, W split by columns or by rows (Shoeybi et al. 2019).
 
-Split by columns, each rank has some of the outputs: an all_gather puts them together. Split by rows, each rank has a
-part of every sum, of the inputs that it has: an all_reduce adds the parts up. Either way a rank holds a quarter of
-the weights, and the gradient of that quarter needs nothing from the others. Checked against the whole layer.
+Split by columns, each rank computes some of the outputs, and an all_gather collects them. Split by rows, each rank
+computes a part of every output, and an all_reduce adds the parts. Either way a rank holds a quarter of the weights, and
+the gradient of that quarter needs nothing from other ranks. The results are compared with those of the whole layer.
 
     python examples/tensor_parallel.py
 """

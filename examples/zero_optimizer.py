@@ -1,7 +1,7 @@
 """A sharded optimizer (ZeRO, Rajbhandari et al. 2020): every rank keeps the state of Adam for its share only.
 
 Plain data-parallel training gives every rank all averaged gradients (all_reduce). Here a rank gets those of its share
-(reduce_scatter), updates it, and hands it to all (all_gather). Same bytes, same result, 1/p of the optimizer's state.
+(reduce_scatter), updates it, and sends it to all (all_gather): the same bytes and result with 1/p of the state.
 
     python examples/zero_optimizer.py
 """

@@ -1,8 +1,8 @@
-"""Your answers. Each is a function that a rank runs on its vector x; what it returns does not matter.
+"""Your answers. Each is a function that a rank runs on its vector x, in place. Its result is not used.
 
-net.rank and net.ranks: the number of this rank, and how many there are.
-net.send(tensor, dst), net.recv(tensor, src): wait for each other.
-net.isend(tensor, dst): returns at once; the tensor must not change before `wait()` of the result has returned.
+net.rank and net.ranks: this rank and the number of ranks.
+net.send(tensor, dst), net.recv(tensor, src): a send waits for its receive.
+net.isend(tensor, dst): returns at once; do not change the tensor until `wait()` of the result has returned.
 
 Chunk r of a vector is x.tensor_split(net.ranks)[r], a view: chunks are as long as each other, or differ by one.
 """

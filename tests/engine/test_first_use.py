@@ -12,7 +12,7 @@ import torch
 
 import unisono
 from tests.support.programs import run_python
-from unisono.base.python import once
+from unisono.base.python import make_once
 
 THREADS = 6
 DTYPES = torch.uint8, torch.float16, torch.float64, torch.float8_e4m3fn
@@ -98,7 +98,7 @@ def in_threads(function: Callable[[], object]) -> list[object]:
 def test_one_thread_makes_what_all_get() -> None:
     made: list[int] = []
 
-    @once
+    @make_once
     def make(*of: int) -> object:
         made.append(of[0])
         return object()
@@ -113,7 +113,7 @@ def test_one_thread_makes_what_all_get() -> None:
 def test_failed_value_is_made_again() -> None:
     errors = [ValueError("first")]
 
-    @once
+    @make_once
     def make() -> int:
         if errors:
             raise errors.pop()
@@ -128,7 +128,7 @@ def test_value_made_by_signal_handler_stays() -> None:
     """It runs in the thread that has begun to make the same."""
     depth: list[int] = []
 
-    @once
+    @make_once
     def make() -> list[int]:
         depth.append(len(depth))
         if len(depth) == 1:
@@ -142,7 +142,7 @@ def test_value_made_by_signal_handler_stays() -> None:
 def test_forked_process_makes_its_own_value() -> None:
     begun, end = threading.Event(), threading.Event()
 
-    @once
+    @make_once
     def make(wait: bool) -> int:
         if wait:
             begun.set()

@@ -250,15 +250,3 @@ def test_long_calls_have_lanes_by_default(own: int, lanes: int) -> None:
         plan: Any = list(unisono.init().plans.values())[-1]
         helpers = sum(thread.name == HELPER for thread in threading.enumerate())
         assert (plan.words[PlanWord.LANES], helpers, tensor.sum()) == (expected, expected - 1, nbytes // 2)
-
-
-@in_new_world(2, gives=[(1, [2]), (0, [0])])
-def test_a_rank_that_only_waits_has_no_helper() -> tuple[int, list[int]]:
-    with_lanes(2)
-    tensor = unisono.empty(100_000).fill_(unisono.get_rank())
-    unisono.broadcast(tensor, 1)
-    assert (tensor == 1).all()
-    plans = unisono.init().plans.values()
-    helpers = sum(thread.name == HELPER for thread in threading.enumerate())
-    lanes = [int(plan.words[PlanWord.LANES]) for plan in plans]  # type: ignore[attr-defined]
-    return helpers, lanes

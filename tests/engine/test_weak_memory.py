@@ -33,7 +33,7 @@ def on(memory: Memory) -> Board:
 
 
 def table(memory: Memory) -> RegionTable:
-    return RegionTable(Page(memory, BEGIN, 64))  # type: ignore[arg-type]
+    return RegionTable(Page(memory, BEGIN, 128))  # type: ignore[arg-type]
 
 
 WAITS = [Wait(f"g{k}", f"c{k}", (k,)) for k in range(2)]

@@ -90,7 +90,7 @@ class Players:
         return wrong
 
     def _form(self, some: list[Member], one: Round) -> tuple[list[Any], list[float]]:
-        """What the members answer, None for those that have died, and after how long."""
+        """What the members answer, None for those that have died or hang, and after how long."""
         handles = [member.handle for member in some]
         limit_s = SHORT_S if any(fault.how == _STOP for fault in one.faults) else LIMIT_S
         began = time.monotonic()
@@ -107,7 +107,7 @@ class Players:
             if index in stopped:
                 some[index].send(signal.SIGCONT)
             answers[index] = None
-            with suppress(EOFError):
+            with suppress(EOFError, TimeoutError):
                 answers[index] = some[index].answer(LIMIT_S + 20)
             took_s[index] = time.monotonic() - began
         return [answers[index] for index in range(one.size)], [took_s[index] for index in range(one.size)]
@@ -122,7 +122,7 @@ class Players:
         for index, answer in enumerate(answers):
             rank = order.index(index)
             if answer is None:
-                wrong += [f"rank {rank} has died"] * (index not in killed)
+                wrong += [f"rank {rank} has died, or hangs"] * (index not in killed)
             elif isinstance(answer, list):
                 wrong += [f"rank {rank} is {answer}"] * (answer != [rank, one.size])
             elif not faulty:

@@ -14,16 +14,16 @@ PIECE_BYTES = 64
 _share = Helpers.share
 
 
-def _share_much(helpers: Helpers, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
+def _share_much(helpers: Helpers, plan: Plan, state: memoryview, lanes: int) -> None:
     plan.words[PlanWord.LANE_BYTES] = PIECE_BYTES
-    _share(helpers, plan, rank, state, lanes)
+    _share(helpers, plan, state, lanes)
 
 
 def without_limits() -> None:
     """In this process, all calls have as many lanes as a setting says, if it does; pieces may have one cache line."""
     at: Any = planning
     at._may_share = lambda config, _: config.lanes > 1
-    at.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes, leave=args[-1].lanes % 2 == 0)
+    at.lane_limits.choose_lanes = lambda *args: Lanes(args[-1].lanes)
     helpers: Any = Helpers
     helpers.share = _share_much
 

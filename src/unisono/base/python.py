@@ -83,7 +83,7 @@ _lock = threading.RLock()
 """Held while anything is made. Reentrant: a signal handler may make a call while its thread makes something."""
 
 
-def once(make: Callable[..., Made]) -> Callable[..., Made]:
+def make_once(make: Callable[..., Made]) -> Callable[..., Made]:
     """Decorator: call this function once for the same hashable arguments, then return what it has made.
 
     With `functools.cache`, two threads that ask at the same time both call the function, and one result is dropped.

@@ -249,7 +249,6 @@ class Sighting(NamedTuple):
             return f"is stopped by a debugger (process {self.tracer}){at}"
         by = f", under a debugger (process {self.tracer})" if self.tracer else ""
         if self.wait and self.state != "T":
-            ranks = f"rank{'s' * (len(self.wait.missing) > 1)} {', '.join(map(str, self.wait.missing))}"
-            return f"waits in {self.wait.call} for {ranks}{by}"
+            return f"waits in {self.wait.call} for {rank_names(self.wait.missing)}{by}"
         unseen = f"cannot be seen: {self.silent}" if self.silent and not self.state else "cannot be seen"
         return _STATES.get(self.state, unseen) + at + by

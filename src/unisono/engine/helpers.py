@@ -6,7 +6,6 @@ from contextlib import suppress
 
 import numpy as np
 
-from ..schedule.choose.lane_limits import Lanes
 from .compile.plan import Plan
 from .compile.program import CACHE_LINE, ROOM, LaneWord, PlanWord, StateWord
 from .kernels import kernel
@@ -43,17 +42,14 @@ class Helpers:
         self._threads: list[threading.Thread] = []
         self._ended = False
 
-    def share(self, plan: Plan, rank: int, state: memoryview, lanes: Lanes) -> None:
-        """Let the lanes share the long moves of this plan, if this rank of its group moves bytes.
+    def share(self, plan: Plan, state: memoryview, lanes: int) -> None:
+        """Let so many lanes share the long moves of this plan.
 
         state: the words of the rank's state in the group, `RankEngine.words`.
         """
-        if rank in plan.program.movers:
-            state[StateWord.LANES] = self.address
-            plan.words[PlanWord.LANES] = lanes.number
-            self.start(lanes.number - 1)
-        else:
-            plan.words[PlanWord.LANES] = 0 if lanes.leave else 1
+        state[StateWord.LANES] = self.address
+        plan.words[PlanWord.LANES] = lanes
+        self.start(lanes - 1)
 
     def start(self, count: int) -> None:
         """Let there be at least so many helpers; there are fewer if the system refuses a thread."""

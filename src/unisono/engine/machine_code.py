@@ -20,7 +20,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from ..base.errors import ArgumentError
-from ..base.python import once
+from ..base.python import make_once
 from .kept import Kept
 
 _FASTCALL = 0x80  # METH_FASTCALL of CPython
@@ -96,12 +96,12 @@ def object_code(module: Any) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-@once
+@make_once
 def _linker() -> Any:
     return llvm.create_lljit_compiler(_target_machine())
 
 
-@once
+@make_once
 def _target_machine() -> Any:
     """LLVM's description of this processor, with all that it can do."""
     llvm.initialize_native_target()
@@ -112,13 +112,13 @@ def _target_machine() -> Any:
     )
 
 
-@once
+@make_once
 def _processor() -> tuple[str, str]:
     """The kind and the features of this processor, in LLVM's words."""
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
 
-@once
+@make_once
 def _compilers() -> str:
     """The versions of what compiles, without importing Numba, where that is possible."""
     found = find_spec("numba")

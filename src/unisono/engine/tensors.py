@@ -12,9 +12,7 @@ import torch
 
 from ..base import dtype_codes
 from ..base.errors import ArgumentError, DTypeError
-
-Addresses = np.ndarray[Any, np.dtype[np.int64]]
-"""What `numpy.typing.NDArray` is; to import that takes a millisecond."""
+from .compile.program import Words
 
 DTYPES: dict[int, torch.dtype] = {
     code: getattr(torch, name) for name, code in dtype_codes.DTYPE_CODES.items() if hasattr(torch, name)
@@ -148,7 +146,7 @@ def _span(tensor: torch.Tensor) -> int:
     return (1 + sum((n - 1) * step for n, step in spans)) * tensor.element_size()
 
 
-def _places(tensor: torch.Tensor) -> Addresses:
+def _places(tensor: torch.Tensor) -> Words:
     """The address of every element, in units of its size."""
     places = np.zeros((), np.int64)
     for n, step in zip(tensor.shape, tensor.stride(), strict=True):

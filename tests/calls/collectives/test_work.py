@@ -272,3 +272,20 @@ def test_plans_forgotten_during_a_call(tmp_path: Path, begun: bool) -> None:
     assert [tensor[0].item() for tensor in tensors[: 2 - begun]] == [1.0, 11.0][: 2 - begun]
     del works, work
     until(lambda: gc.collect() >= 0 and not any(plan() for plan in plans))
+
+
+def test_known_background_call_names_its_line() -> None:
+    """Its first step, in which ranks exchange sizes, has been planned before."""
+
+    def work() -> str:
+        tensor = torch.ones(3)
+        into = [torch.empty(3) for _ in range(2)] if unisono.get_rank() == 0 else None
+        unisono.gather(tensor, into)
+        if into is not None:
+            return ""
+        with pytest.raises(unisono.PeerGone) as caught:
+            unisono.gather(tensor, async_op=True).wait()
+        return str(caught.value)
+
+    _, said = unisono.run(work, 2)
+    assert f"({__file__}:" in said

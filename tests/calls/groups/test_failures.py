@@ -12,7 +12,7 @@ from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import MismatchError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
-from unisono.base.records import Departure
+from unisono.base.records import Departure, DepartureKind
 from unisono.calls.groups import _record, destroy_group, new_group, split
 
 
@@ -159,6 +159,19 @@ def test_leaving_after_a_call_is_no_failure() -> None:
         with pytest.raises(PeerGone, match=r"rank 1 \(world rank 1, pid \d+\) left the group"):
             unisono.all_reduce(tensor, group=group)
     assert tensor[0].item() == 3.0
+
+
+@in_new_world(2)
+def test_sub_group_tells_why_a_rank_has_failed() -> None:
+    """Rank 1 leaves the sub-group, too, as its program ends."""
+    group = new_group()
+    if group.rank == 1:
+        group.world.tell_departure(DepartureKind.RAISED, "raised SystemExit: 3")
+        destroy_group(group)
+        return
+    until(lambda: group.engine.arena.board(1).gone)
+    with pytest.raises(PeerGone, match=r"raised SystemExit: 3 while"):
+        unisono.all_reduce(torch.ones(4), group=group)
 
 
 @in_new_world(3, config=Config(segment_bytes=4096, heap_bytes=1 << 20))

@@ -108,7 +108,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
             return []
         if hosts > 1 and how == "killed":
             early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox._matching
-            until(lambda: early.is_completed() or [m.complete for m in matching._unexpected.get(0, ())] == 3 * [True])
+            until(lambda: early.is_completed() or [m.complete for m in matching._unexpected] == 3 * [True])
             heard.touch()
         until(lambda: bool(unisono.init().engine.arena.board(1).gone))
         got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]

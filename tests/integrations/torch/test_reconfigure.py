@@ -177,6 +177,7 @@ def test_training_goes_on(start: Start) -> None:
 
 
 def test_meetings_leave_nothing_behind(start: Start) -> None:
+    """A group may have a few more or less at a time, such as to watch a process; ten meetings leave nothing each."""
     members = start(hosts="001")
     form(members, 0)
     tell_all(members, "pids")
@@ -187,7 +188,7 @@ def test_meetings_leave_nothing_behind(start: Start) -> None:
         tell_all(members, "pids")
     for one, (descriptors, threads) in zip(members, before, strict=True):
         end = time.monotonic() + SOON_S
-        while (now := one.tell("left")) > [descriptors + 2, threads + 2] and time.monotonic() < end:
+        while (now := one.tell("left")) > [descriptors + 5, threads + 2] and time.monotonic() < end:
             time.sleep(0.05)
-        assert now[0] <= descriptors + 2
+        assert now[0] <= descriptors + 5
         assert now[1] <= threads + 2

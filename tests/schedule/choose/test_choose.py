@@ -165,59 +165,37 @@ FREE = Processors(16, 16, 2, 16)
 
 
 @pytest.mark.parametrize(
-    ("lanes", "movers", "ranks", "here", "expected", "because"),
+    ("lanes", "here", "expected", "because"),
     [
-        (8, 1, 2, FREE, 8, "as set"),
-        (8, 2, 2, FREE, 8, "as set"),
-        (16, 2, 2, FREE, 8, "16 processors"),
-        (8, 4, 4, Processors(16, 16, 4, 16), 4, "16 processors, 4 of 4 ranks busy"),
-        (8, 1, 2, Processors(16, 16, 4, 16), 5, "3 of 4 ranks busy"),  # two ranks are in another group
-        (8, 1, 2, Processors(4, 8, 2, 16), 4, "bound to 4 processors, 1 of 2 ranks busy"),
-        (8, 2, 2, Processors(4, 8, 2, 16), 4, "8 processors"),
-        (8, 2, 2, Processors(1, 2, 2, 1), 1, "2 processors"),
-        (8, 4, 4, Processors(8, 16, 4, 16), 4, "16 processors, 4 of 4 ranks busy"),  # pairs are bound
-        (8, 2, 2, Processors(2, 2, 2, 1), 1, "2 processors"),
-        (8, 1, 2, Processors(2, 2, 2, 1), 2, "2 processors"),
-        (8, 2, 2, Processors(16, 16, 2, 1), 8, "as set"),  # PyTorch has fewer threads
-        (8, 2, 2, Processors(4, 4, 2, 16), 2, "4 processors"),
-        (8, 2, 2, Processors(1, 1, 2, 16), 1, "1 processor"),
-        (8, 9, 9, Processors(2, 2, 9, 1), 1, "2 processors"),
-        (0, 2, 2, Processors(64, 64, 2, 32), 4, "the most by default"),
-        (0, 2, 2, Processors(64, 64, 2, 3), 3, "3 threads of PyTorch"),
-        (0, 4, 4, Processors(12, 12, 4, 16), 3, "12 processors, 4 of 4 ranks busy"),
-        (0, 1, 4, Processors(12, 12, 4, 16), 3, "12 processors, 4 of 4 ranks busy"),  # who waits keeps its own
-        (0, 1, 2, Processors(2, 2, 2, 2), 1, "2 processors"),
-        (0, 2, 2, Processors(3, 3, 2, 3), 1, "3 processors"),
+        (8, FREE, 8, "as set"),
+        (16, FREE, 8, "16 processors for 2 ranks"),
+        (8, Processors(16, 16, 4, 16), 4, "16 processors for 4 ranks"),
+        (8, Processors(4, 8, 2, 16), 4, "8 processors"),
+        (8, Processors(3, 8, 2, 16), 3, "bound to 3 processors"),
+        (8, Processors(8, 16, 4, 16), 4, "16 processors for 4 ranks"),  # pairs are bound
+        (8, Processors(2, 2, 2, 1), 1, "2 processors"),
+        (8, Processors(16, 16, 2, 1), 8, "as set"),  # PyTorch has fewer threads
+        (8, Processors(1, 1, 2, 16), 1, "1 processor"),
+        (8, Processors(2, 2, 9, 1), 1, "2 processors"),
+        (0, Processors(64, 64, 2, 32), 4, "the most by default"),
+        (0, Processors(64, 64, 2, 3), 3, "3 threads of PyTorch"),
+        (0, Processors(12, 12, 4, 16), 3, "12 processors for 4 ranks"),
+        (0, Processors(3, 3, 2, 3), 1, "3 processors"),
     ],
 )  # fmt: skip
-def test_lanes_never_exceed_processors(
-    lanes: int, movers: int, ranks: int, here: Processors, expected: int, because: str
-) -> None:
-    found = choose_lanes(1 << 30, movers, ranks, here, Config(lanes=lanes))
+def test_lanes_never_exceed_processors(lanes: int, here: Processors, expected: int, because: str) -> None:
+    found = choose_lanes(1 << 30, here, Config(lanes=lanes))
     assert found.number == expected
     assert because in found.why
 
 
-def test_waiting_ranks_leave_their_processors() -> None:
-    def leave(here: Processors, movers: int = 1) -> bool:
-        return choose_lanes(1 << 30, movers, 2, here, Config(lanes=8)).leave
-
-    assert leave(Processors(2, 2, 2, 1))
-    assert not choose_lanes(1 << 30, 1, 2, Processors(4, 4, 2, 2), Config(lanes=0)).leave
-    assert leave(Processors(8, 8, 2, 8))
-    assert not leave(Processors(9, 9, 2, 9))
-    assert not leave(Processors(4, 8, 2, 4))  # each rank has its own
-    assert not leave(Processors(2, 2, 2, 1), 2)  # no lanes
-
-
-def test_short_calls_and_barriers_have_one_lane() -> None:
+def test_short_calls_have_one_lane() -> None:
     config = Config(lanes=4, lane_bytes=1000)
-    assert choose_lanes(1001, 2, 2, FREE, config).number == 4
-    assert choose_lanes(1000, 2, 2, FREE, config) == Lanes(
+    assert choose_lanes(1001, FREE, config).number == 4
+    assert choose_lanes(1000, FREE, config) == Lanes(
         1, "1 lane: up to 1000 B, to wake a helper takes longer than it saves"
     )
-    assert choose_lanes(1001, 0, 2, FREE, config) == Lanes(1)
-    assert choose_lanes(1 << 30, 2, 2, FREE, Config(lanes=1)) == Lanes(1)
+    assert choose_lanes(1 << 30, FREE, Config(lanes=1)) == Lanes(1)
 
 
 @pytest.mark.parametrize("lanes", [-1, 1025])

@@ -45,7 +45,7 @@ def plan_after(
     def action(where: str | None) -> Any:
         with checking(group, says.collective) as steps:
             table = torch.empty(group.size, len(mine), dtype=torch.int64, device="cpu")
-            if shortcut(group, what, mine, table, limit_s) is UNKNOWN:
+            if shortcut(group, what, mine, table, limit_s, where=where) is UNKNOWN:
                 plan(group, Request("all_gather", mine, mine, table, says=says), None, limit_s, what)(where)
             move = plan(group, then(table.tolist(), where), call.algorithm, limit_s)
             steps.last = group.engine.call_number

@@ -99,11 +99,18 @@ def keep(group: Group, plan: Plan, what: CallKey, request: Request) -> None:
 
 @holds("group")
 def shortcut(
-    group: Group | None, what: CallKey, inp: Any, out: Any, timeout_s: float | None = None, async_op: bool = False
+    group: Group | None,
+    what: CallKey,
+    inp: Any,
+    out: Any,
+    timeout_s: float | None = None,
+    async_op: bool = False,
+    where: str | None = None,
 ) -> Any:
     """Make the call, if one like it has been planned before, or return UNKNOWN: it must be checked and planned.
 
     inp, out: tensors, or None for a barrier. Returns None, or with async_op a Work.
+    where: the user's line, if it is known.
     """
     if group is None:
         group = current.default
@@ -146,11 +153,11 @@ def shortcut(
                     return UNKNOWN
                 if status == NO_PLAN:
                     check_finished(group, run.plan.record)
-                complete(group, run, timeout_s, status=status)
+                complete(group, run, timeout_s, where, status)
         except BaseException as error:
             run = run or _find(known, what, inp, out)
             if run is not None:
-                failed(group, run, error, caller())
+                failed(group, run, error, where or caller())
             raise
     if out is not None and (out.requires_grad or use_count(out) > 1):
         run = run or _find(known, what, inp, out)

@@ -80,10 +80,10 @@ def _on_one_host(
     op = request.op if isinstance(request.op, str | CustomOp) else None
     plan = group.engine.plan(schedule, lowering, request.record, dtype_name(request.like.dtype), blocks, op)
     if _may_share(group.engine.config, nbytes):
-        arena, movers = group.engine.arena, len(plan.program.movers)
+        arena = group.engine.arena
         here = lane_limits.Processors(processors(), arena.processors, arena.neighbours, torch.get_num_threads())
-        lanes = lane_limits.choose_lanes(nbytes, movers, group.size, here, group.engine.config)
-        group.helpers.share(plan, group.rank, group.words, lanes)
+        lanes = lane_limits.choose_lanes(nbytes, here, group.engine.config)
+        group.helpers.share(plan, group.words, lanes.number)
         why += f"; {lanes.why}" if lanes.why else ""
     writes, patience = bool(request.written_on(group.rank)), patience_ns(group, nbytes)
     return replace(plan, writes=writes, patience_ns=patience, why=why)

@@ -266,7 +266,6 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
                     readers[source.rank].add(move.rank)
     one_post = not any(step > gate for _, step in waited) and not lowering.zero_copy and not hosts.spans
     one_way = any(readers) and not all(readers)
-    movers = frozenset(rank for rank in range(ranks) if any(move.source for move in before[rank] + after[rank]))
     programs = []
     for rank in range(ranks):
         flags = np.zeros(ranks, np.int64)
@@ -277,7 +276,7 @@ def compile_schedule(schedule: Schedule, lowering: Lowering) -> list[Program]:
             Program(
                 schedule.name, schedule.digest, lowering, ranks, rows, refs, frozenset(readers[rank]), flags,
                 max(placed.slots), gate, versions.contract.blocks, versions.contract.per_block, one_post, one_way,
-                movers, gate_row, hosts.spans,
+                gate_row, hosts.spans,
             )
         )  # fmt: skip
     return programs

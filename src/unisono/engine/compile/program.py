@@ -145,7 +145,7 @@ class PlanWord(IntEnum):
     OUT_LIST = 18
     COUNTS = 19  # address of the elements of each block; 0: all have TOTAL
     NOTE = 20  # the number of the note that says what this plan is: see plan_registry
-    LANES = 21  # the threads that share a long move; 0: this rank only waits, and leaves its processor to others' lanes
+    LANES = 21  # the threads that share a long move
     LANE_BYTES = 22  # the least bytes of a lane's piece of a move
     REQUESTS = 23  # address of the transport's requests under way, for both staging halves one per row; 0: no messages
     TAGS = 24  # where the tags of its messages begin
@@ -315,7 +315,6 @@ class Program(NamedTuple):
     slots: the staging slots of the rank that needs most.
     one_post: ranks wait for no step after the gate, so signature and payload can share a cache line.
     one_way: some ranks only stage, others only read, as in a broadcast.
-    movers: the ranks that copy or combine; the others only wait.
     gate_row: the row after which all ranks have entered the call.
     spans: are there ranks on other hosts?
     """
@@ -334,6 +333,5 @@ class Program(NamedTuple):
     per_block: int
     one_post: bool
     one_way: bool
-    movers: frozenset[int]
     gate_row: int
     spans: bool

@@ -330,7 +330,7 @@ class _Machine:
             for place, _ in results[me]:
                 self.write(me, _at(place, number, part), -1)
             for place, (origin, _) in given[me]:
-                value, index = self.value(number, part, origin, 1 << me), self.count_index(number, me, origin)
+                value, index = self.data[number, part, me, origin], self.count_index(number, me, origin)
                 self.write(me, _at(place, number, part), value, index)
 
     def check(self, me: int, number: int) -> None:

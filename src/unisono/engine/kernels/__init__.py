@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from ...base.python import once
+from ...base.python import make_once
 from ..machine_code import Unit, entry_point
 
 __all__ = ["kernel", "unit"]
@@ -22,7 +22,7 @@ SOURCES = (*(path for path in _FOLDER.iterdir() if path.suffix == ".py"), *(_FOL
 """All files that the code of these functions depends on."""
 
 
-@once
+@make_once
 def kernel(name: str) -> Callable[..., int]:
     """A function of a file in this folder, `file.function`, as machine code; compiled if it is not on disk."""
     return entry_point(unit(name))

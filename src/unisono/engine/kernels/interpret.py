@@ -216,8 +216,7 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
     store(tensors + 16 * me, inp)
     store(tensors + 16 * me + 8, out)
     posted, asleep = control + LINE_BYTES * me + 8 * LineWord.PROGRESS, control + LINE_BYTES * me + 8 * LineWord.ASLEEP
-    shared, only_waits = get(plan, PlanWord.SHARED), get(plan, PlanWord.LANES) == 0
-    status = DONE
+    shared, status = get(plan, PlanWord.SHARED), DONE
     if get(plan, PlanWord.REQUESTS):
         long = get(state, StateWord.SPINS) == 0 and total * item > BRISK_BYTES
         put(state, StateWord.SLEEPS, AT_ONCE if long else IN_TIME)
@@ -246,8 +245,6 @@ def run(plan, inp, out, state):  # type: ignore[no-untyped-def]
             kind = get(row, RowWord.OP)
             if kind == Op.WAIT:
                 rank = get(row, RowWord.RANK)
-                if only_waits and get(state, StateWord.WAITED_NS) == 0:
-                    put(state, StateWord.WAITED_NS, PATIENCE_NS + 1)  # it sleeps at once
                 if _progress(control, rank, (segment << STEP_BITS) + get(row, RowWord.STEP), state) == 0:
                     status = WAITING | rank << 8
                     break

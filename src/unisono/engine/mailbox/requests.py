@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -180,26 +180,22 @@ class Message:
         return torch.empty(shape, dtype=self.dtype or torch.uint8, device="cpu")
 
 
-Item = TypeVar("Item", Receive, Message)
-_Queues = dict[int, list[Item]]  # by tag; without empty lists
-
-
 class MatchingQueues:
     """The receives without a message, in the order in which they were posted, and the messages without a receive, in
     the order in which they were sent. Of those that fit, the first is taken.
     """
 
     def __init__(self) -> None:
-        self._posted: _Queues[Receive] = {}
-        self._unexpected: _Queues[Message] = {}
+        self._posted: list[Receive] = []
+        self._unexpected: list[Message] = []
 
     def post(self, receive: Receive) -> Message | None:
         """Take the message for a receive; None: there is none yet, and the receive waits for it."""
-        for message in self._unexpected.get(receive.tag, ()):
-            if receive.peer in (message.source, ANY_SOURCE):
-                _remove(self._unexpected, message)
+        for message in self._unexpected:
+            if message.tag == receive.tag and receive.peer in (message.source, ANY_SOURCE):
+                self._unexpected.remove(message)
                 return message
-        self._posted.setdefault(receive.tag, []).append(receive)
+        self._posted.append(receive)
         return None
 
     def arrive(self, message: Message) -> Receive | None:
@@ -208,28 +204,21 @@ class MatchingQueues:
         if receive is not None:
             self.unpost(receive)
             return receive
-        insort(self._unexpected.setdefault(message.tag, []), message, key=lambda message: message.sent_ns)
+        insort(self._unexpected, message, key=lambda message: message.sent_ns)
         return None
 
     def is_next(self, receive: Receive | None, source: int, tag: int) -> bool:
         """Would this receive, or one that is posted now (None), take the next message from this rank with this tag?"""
-        if self._unexpected and any(message.source == source for message in self._unexpected.get(tag, ())):
+        if self._unexpected and tag in self.unexpected_tags(source):
             return False
         return (self._first_posted(source, tag) if self._posted else None) is receive
 
     def unpost(self, receive: Receive) -> None:
-        _remove(self._posted, receive)
+        self._posted.remove(receive)
 
     def unexpected_tags(self, source: int) -> list[int]:
         """The tags of the messages from a rank that no receive has taken."""
-        return sorted(tag for tag, queue in self._unexpected.items() if any(one.source == source for one in queue))
+        return sorted({message.tag for message in self._unexpected if message.source == source})
 
     def _first_posted(self, source: int, tag: int) -> Receive | None:
-        return next((one for one in self._posted.get(tag, ()) if one.peer in (source, ANY_SOURCE)), None)
-
-
-def _remove(queues: _Queues[Item], item: Item) -> None:
-    queue = queues[item.tag]
-    queue.remove(item)
-    if not queue:
-        del queues[item.tag]
+        return next((one for one in self._posted if one.tag == tag and one.peer in (source, ANY_SOURCE)), None)

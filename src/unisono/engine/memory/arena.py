@@ -8,9 +8,9 @@ heaps hold the tensors of `unisono.empty` and the memory of sub-groups
 is free again when the last process has ended. Its size is sealed, and each process that attaches it checks the header:
 so no process can take pages from under another.
 
-Members of a group look at region tables, not at a store, because only ranks of the world can write there. An entry has
-one writer. It is complete once its check fits: so a reader needs no lock, and ignores an entry that is half written.
-The memory that an entry is about is ready before the entry is.
+Members of a group look at region tables, not at a store, because only ranks of the world can write there. An entry is
+a record (see `engine.memory_order`): the key of a group, and where its region begins. The region is ready before the
+entry is written.
 """
 
 import ctypes
@@ -32,19 +32,19 @@ from ...base.units import format_bytes
 from ..compile.program import FAR_HALF, LineWord
 from ..logs.plan_registry import PLAN_REGISTRY_BYTES, PlanRegistry
 from ..logs.rank_logs import CALL_LOG_BYTES, CALLS, CallLog
-from ..memory_order import order
+from ..memory_order import RECORD_HEAD, read_record, write_record
 from .board import BOARD_BYTES, LINE, MAX_RANKS, NEWS, PAGE, Board, first_board, whole_pages
 
 KEY_BYTES = 16
-_ENTRY = struct.Struct(f"<{KEY_BYTES}sQQ")  # the key of the group, where its region begins, and a check of both
+_ENTRY_BYTES = RECORD_HEAD + KEY_BYTES + 8
 
-ENTRIES = 4096 // _ENTRY.size
+ENTRIES = PAGE // _ENTRY_BYTES
 NO_ROOM = 0
 """In place of an offset: the group cannot be made. No region begins there, because the arena's header does."""
 
 _MAGIC = 0x6F6E6F73696E75
 _LAYOUT = LINE, PAGE, BOARD_BYTES, CALLS, PLAN_REGISTRY_BYTES, MAX_RANKS, SHAPING
-_VERSION = digest(10, *_LAYOUT, DTYPES_DIGEST)
+_VERSION = digest(11, *_LAYOUT, DTYPES_DIGEST)
 """What ranks must agree on to share memory; the first number is raised when the meaning of a word changes."""
 _HEADER = struct.Struct(f"<6Q{len(SHAPING)}Q")
 _MOST = 1 << 62
@@ -142,16 +142,16 @@ class RegionTable:
 
     def write(self, entry: int, key: bytes, start: int) -> None:
         """Say that the region of the group with this key begins at this offset."""
-        order()
-        at = entry * _ENTRY.size
-        self._page[at : at + _ENTRY.size] = _ENTRY.pack(key, start, digest(key, start))
+        write_record(self._page, entry * _ENTRY_BYTES, 1, key + start.to_bytes(8, "little"))
 
     def find(self, key: bytes) -> int | None:
         """Where the region of the group with this key begins, or NO_ROOM; None while its owner has not said it."""
-        for written, start, check in _ENTRY.iter_unpack(bytes(self._page)):
-            if written == key and check == digest(key, start):
-                order()
-                return int(start)
+        page, room = bytes(self._page), KEY_BYTES + 8
+        for at in range(0, ENTRIES * _ENTRY_BYTES, _ENTRY_BYTES):
+            if page[at + RECORD_HEAD : at + RECORD_HEAD + KEY_BYTES] == key:
+                _, data = read_record(self._page, at, room)
+                if len(data) == room and data[:KEY_BYTES] == key:
+                    return int.from_bytes(data[KEY_BYTES:], "little")
         return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ...base.errors import DTypeError
-from ...base.python import once
+from ...base.python import make_once
 from ..machine_code import Unit
 from .custom import CustomOp
 from .dtypes import DTYPES, ELEMENT_TYPES, OPS, OPS_OF
@@ -54,7 +54,7 @@ def combine_address(dtype: str, op: str | CustomOp, last: bool) -> int:
     return _named_address(dtype, op, last and op == "avg")
 
 
-@once
+@make_once
 def _named_address(dtype: str, op: str, divide: bool) -> int:
     name = f"combine.{dtype}.{op}"
 

@@ -17,7 +17,8 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from ...base.errors import DTypeError
-from ...base.python import once
+from ...base.python import make_once
+from ..kernels.atomics import load as load_word
 from ..process.nested import caller
 from .conversion import TYPES, narrow, vector, widen
 from .custom import CustomOp
@@ -85,16 +86,6 @@ def store(_typing: Any, dtype: Any, base: Any, k: Any, _value: Any) -> Any:
     return types.void(dtype, base, k, number), generate
 
 
-@intrinsic
-def word(_typing: Any, base: Any, k: Any) -> Any:
-    """word(base, k): word k of the table of addresses at `base`."""
-
-    def generate(_context: Any, b: Any, _signature: Any, args: Any) -> Any:
-        return b.load(b.gep(b.inttoptr(args[0], _I64.as_pointer()), [args[1]]))
-
-    return types.intp(base, k), generate
-
-
 _TILE = 256
 """Elements per tile. A tile is combined with one input after the other, in loops that LLVM can vectorise."""
 
@@ -108,22 +99,22 @@ def _kernel(step: Any, dtype: int, number: Any) -> Any:
         total = np.empty(_TILE, number)
         for first in range(0, count, _TILE):
             n = min(_TILE, count - first)
-            base = word(ins, 0)
+            base = load_word(ins)
             for i in range(n):
                 total[i] = load(dtype, base, first + i)
             for k in range(1, nin):
-                base = word(ins, k)
+                base = load_word(ins + 8 * k)
                 for i in range(n):
                     total[i] = step(total[i], load(dtype, base, first + i))
             for k in range(nout):
-                base = word(outs, k)
+                base = load_word(outs + 8 * k)
                 for i in range(n):
                     store(dtype, base, first + i, total[i])
 
     return combine
 
 
-@once
+@make_once
 def custom_kernel(dtype: str, op: CustomOp) -> Any:
     """The kernel for this dtype and op. Raises DTypeError for a function that Numba cannot compile."""
     number, function = number_type(dtype), getattr(op.function, "py_func", op.function)

@@ -5,14 +5,14 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from torch.distributed import PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
 
 from ...base.config import Config
-from ...base.errors import ArgumentError, NotInitialized, PeerGone, WaitTimeout
+from ...base.errors import ArgumentError, NotInitialized, PeerGone, UnisonoError, WaitTimeout
 from ...base.records import Departure, DepartureKind
 from ...engine.memory.arena import Arena
 from ...hosts import AT_END
@@ -219,8 +219,9 @@ def _meet(
         return MeetingResult(Arena.create(1, config), Hosts.one(1), name=os.urandom(8).hex())
     met = Meeting(rank, size, store, config.timeout_s, config, why_absent, job=job, stale=stale).hold()
     if rank == 0:  # all ranks have come, and have read what they need
-        for key in (*(f"rank {r}" for r in range(1, size)), "hosts"):
-            store.delete_key(f"{met.name}/{key}")
+        with suppress(UnisonoError), closing(AskedStore(store, rank, time.monotonic())) as asked:
+            for key in (*(f"rank {r}" for r in range(1, size)), "hosts"):
+                asked.delete(f"{met.name}/{key}")
     return met
 
 

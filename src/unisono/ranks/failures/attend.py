@@ -260,7 +260,11 @@ class Watch:
         rank, board, gone = verdict.rank, self.engine.arena.board, self.group.liveness.gone
         peers = [peer for peer in range(self.group.size) if peer != self.group.rank]
         failed = [peer for peer in peers if peer == rank or (gone(peer) and not board(peer).gave_up.number)]
-        how = verdict.how if self.span is None else self.span.explain(verdict.how)
+        how = verdict.how
+        if self.group.parent and how.in_order:  # a rank whose program fails leaves its sub-groups, too
+            above = self.group.world.liveness.left(self.group.world_ranks[rank])
+            how = how if above is None or above.in_order else above
+        how = how if self.span is None else self.span.explain(how)
         return PeerGone(rank, board(rank).pid, how, self.group.rank, self.call, self.world_ranks, failed=failed)
 
     def view(self, rank: int) -> PeerView:

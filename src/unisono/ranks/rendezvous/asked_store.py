@@ -136,6 +136,9 @@ class AskedStore:
         """Add to the number of a key, at first 0; return it."""
         return self._ask(lambda: self._store.add(key, amount))
 
+    def delete(self, key: str) -> None:
+        self._ask(lambda: self._store.delete_key(key))
+
     def check(self, keys: list[str]) -> bool:
         """Are these keys set?"""
         return self._ask(lambda: bool(self._store.check(keys)))

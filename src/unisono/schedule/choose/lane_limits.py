@@ -1,9 +1,7 @@
 """How many threads of a rank share the moves of a call, its lanes, and why.
 
-Lanes are for long calls: to wake a helper takes some 50 µs. There are never more than processors for them. By default
-all ranks share the processors, and a rank has as many lanes as PyTorch has threads there, at most. If a setting gives
-their number, only the ranks that move bytes share the processors: in a broadcast of tensors in shared memory, the root
-only waits, and leaves its processor to the other ranks.
+Lanes are for long calls: to wake a helper takes some 50 µs. There are never more than processors for them, which all
+ranks share. By default a rank has as many lanes as PyTorch has threads there, at most.
 """
 
 from typing import NamedTuple
@@ -31,37 +29,24 @@ class Processors(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The lanes of a call.
-
-    number: of each rank that moves bytes.
-    why: the reason for the number, if several were asked for.
-    leave: do ranks that only wait sleep at once, because the others need their processors?
-    """
+    """The number of lanes of a call, and the reason for it, if several were asked for."""
 
     number: int
     why: str = ""
-    leave: bool = False
 
 
-def choose_lanes(nbytes: int, movers: int, ranks: int, here: Processors, config: Config) -> Lanes:
-    """The lanes of a call on vectors of `nbytes`.
-
-    movers: the ranks of the call, of `ranks`, that copy or combine. Other ranks of this machine have work of their own.
-    """
-    if config.lanes == 1 or not movers:
+def choose_lanes(nbytes: int, here: Processors, config: Config) -> Lanes:
+    """The lanes of a call on vectors of `nbytes`."""
+    if config.lanes == 1:
         return Lanes(1)
     if nbytes <= config.lane_bytes:
         up_to = format_bytes(config.lane_bytes)
         return Lanes(1, f"1 lane: up to {up_to}, to wake a helper takes longer than it saves")
-    if config.lanes:
-        busy = movers + here.neighbours - ranks
-        limits = [(config.lanes, "as set")]
-    else:
-        busy = here.neighbours
+    limits = [(config.lanes, "as set")]
+    if not config.lanes:
         limits = [(MOST, "the most by default"), (here.threads, f"{plural(here.threads, 'thread')} of PyTorch")]
-    limits.append((here.shared // busy, plural(here.shared, "processor")))
-    limits.append((here.own, f"bound to {plural(here.own, 'processor')}"))
+    shared = f"{plural(here.shared, 'processor')} for {plural(here.neighbours, 'rank')}"
+    limits += [(here.shared // here.neighbours, shared), (here.own, f"bound to {plural(here.own, 'processor')}")]
     most, least = min(limits, key=lambda limit: limit[0])
     number = max(1, most)
-    leave = number > 1 and number * busy + here.neighbours - busy > here.shared
-    return Lanes(number, f"{plural(number, 'lane')}: {least}, {busy} of {plural(here.neighbours, 'rank')} busy", leave)
+    return Lanes(number, f"{plural(number, 'lane')}: {least}")

@@ -188,13 +188,13 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
     lg, floor = (n - 1).bit_length(), n.bit_length() - 1
     folded = int(n & n - 1 > 0)
     bounds = lower_bounds(collective, hosts)
-    amount, largest = max(bounds.sent, bounds.received), max(map(len, hosts.members))
+    amount = max(bounds.sent, bounds.received)
 
     def form(rails: int | None, core: str, rounds: int, amount: float, segments: int | None = None) -> SpanningChoice:
         inside = time_inside(collective, nbytes, hosts, rails or 1)
         at_once, gated = messages_at_once(collective, core, hosts), gated_rounds(collective, rounds, hosts)
         between = time_between(gated, amount * nbytes, rails or 1, link, at_once) if n > 1 else 0.0
-        senders = rails or (1 if collective in CORES else largest)
+        senders = rails or (1 if collective in CORES else max(map(len, hosts.members)))
         message = amount * nbytes / max(1, rounds * senders * (n - 1 if core == "linear" else at_once))
         pieces = _pieces(nbytes, message) if (segments or 1) == 1 else 1  # segments are pieces already
         return SpanningChoice(rails, core, "", segments, pieces, inside, between)
@@ -212,21 +212,14 @@ def _forms(collective: str, nbytes: int, hosts: Hosts, link: Link) -> Iterator[S
             yield form(rails, "circulant", lg, amount)
             yield form(rails, "direct", 1, amount)
         elif rails == 1 and collective not in CORES:
-            each = max(_sent_on(host, hosts.ranks) for host in hosts.members) if collective in _SCANS else amount
-            yield form(None, "direct", 1, each)._replace(table=find(collective, "direct"))
+            table, rounds = find(collective, "hillis_steele" if collective in _SCANS else "direct"), 1
             if collective in _SCANS:
-                table = find(collective, "hillis_steele")
                 found = levels(table.schedule(hosts.ranks).replace(hosts=hosts))
-                yield form(None, table.name, found.between, found.most)._replace(table=table)
+                rounds, amount = found.between, found.most
+            yield form(None, table.name, rounds, amount)._replace(table=table)
         elif rails == 1:
             (core, *_) = CORES[collective]
             yield form(None, core, lg if collective == "barrier" else 1, amount)
-
-
-def _sent_on(host: tuple[int, ...], ranks: int) -> int:
-    """The vectors that a host sends or receives, if each rank sends its own to all ranks after it."""
-    received = sum(host) - len(host) * (len(host) - 1) // 2
-    return max(received, len(host) * (ranks - len(host)) - received)
 
 
 def _segments(lg: int, nbytes: int, rails: int, link: Link) -> int:
