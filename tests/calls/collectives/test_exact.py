@@ -74,6 +74,13 @@ def test_every_op_with_every_algorithm(op: str) -> None:
                 check(Case(form, dtype, op, 501, root=1, exact=True), name)
 
 
+@pytest.mark.ranks(3)
+def test_repeated_calls_take_new_tensors() -> None:
+    """The plan of a call is kept for the next one; the tensors' addresses, contents and layouts must not be."""
+    for form, seed, layout in product(WHOLE, range(6), ("contiguous", "offset", "strided")):
+        check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
+
+
 @pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
 @pytest.mark.ranks(3)
 def test_own_algorithm_runs(form: str) -> None:

@@ -9,6 +9,8 @@ import torch
 import unisono
 from tests.schedule.exchange.files import FILES
 from unisono.base.errors import ArgumentError
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.exchange import write
 
 
 def put(folder: str, name: str) -> str:
@@ -48,3 +50,17 @@ def test_other_numbers_of_ranks_are_refused() -> None:
             unisono.all_reduce(torch.zeros(3), algorithm=path)
         with pytest.raises(ArgumentError, match=r"cannot read .*no\.xml: No such file"):
             unisono.all_reduce(torch.zeros(3), algorithm=f"{folder}/no.xml")
+
+
+@pytest.mark.ranks(4)
+def test_bits_are_those_of_the_table() -> None:
+    """An exported algorithm gives the same bits when it is read from its file."""
+    with TemporaryDirectory() as folder:
+        for name in ("one_shot", "ring", "rabenseifner"):
+            path = f"{folder}/{name}.xml"
+            write(CATALOGUE[f"all_reduce.{name}"].schedule(4), path, "msccl")
+            one = torch.rand(1000, generator=torch.Generator().manual_seed(unisono.get_rank()))
+            two = one.clone()
+            unisono.all_reduce(one, algorithm=name)
+            unisono.all_reduce(two, algorithm=path)
+            assert torch.equal(one, two)

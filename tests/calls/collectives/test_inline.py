@@ -54,6 +54,23 @@ def test_late_peer_blocks_no_caller(count: int) -> None:
 
 
 @pytest.mark.ranks(2)
+def test_two_groups_in_opposite_order() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    groups = [unisono.new_group(range(size)) for _ in range(2)]
+    tensors = [torch.full((4,), 1.0 + me + k) for k in range(2)]
+    for tensor, group in zip(tensors, groups, strict=True):
+        unisono.all_reduce(tensor, "min", group)
+    for _ in range(20):
+        order = (0, 1) if me else (1, 0)
+        works: list[Any] = [unisono.all_reduce(tensors[k], "sum", groups[k], async_op=True) for k in order]
+        for pending in works:
+            pending.wait()
+        for tensor in tensors:
+            tensor.div_(2)
+    assert [tensor.sum().item() for tensor in tensors] == [4.0, 8.0]
+
+
+@pytest.mark.ranks(2)
 def test_errors_come_with_wait() -> None:
     me = unisono.get_rank()
     tensors = torch.full((3,), 1.0 + me), torch.full((4,), 2.0 + me)

@@ -48,6 +48,17 @@ def test_collectives_messages_and_objects() -> None:
     assert player.failures == []
 
 
+@pytest.mark.ranks(3, hosts="2+1", backend="unisono")
+def test_older_names_of_calls() -> None:
+    whole, block = torch.empty(3, 5), torch.empty(2)
+    for gather in (dist.all_gather_into_tensor, dist._all_gather_base):
+        gather(whole.zero_(), mine())
+        same(whole, all_of())
+    for scatter in (dist.reduce_scatter_tensor, dist._reduce_scatter_base):
+        scatter(block.zero_(), mine(6))
+        same(block, all_of(6).sum(0)[2 * dist.get_rank() :][:2])
+
+
 @pytest.mark.ranks(2, backend="unisono")
 def test_wait_tensor_waits_for_a_call_in_flight() -> None:
     from torch.distributed import _functional_collectives as functional
@@ -137,6 +148,18 @@ def test_future_has_the_tensors_or_raises() -> None:
         wrong.get_future().wait()
     assert isinstance(wrong.exception(), unisono.MismatchError)
     dist.all_reduce(tensor)
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_callback_may_wait_for_its_own_call() -> None:
+    again, lock = torch.ones(3), []
+
+    def callback(_: Any) -> None:
+        lock.append(dist.all_reduce(again, async_op=True).get_future().wait())
+
+    dist.all_reduce(mine(1 << 20), async_op=True).get_future().then(callback).wait()
+    same(again, torch.full((3,), 2.0))
+    assert len(lock) == 1
 
 
 @pytest.mark.parametrize("size", [2, 3])

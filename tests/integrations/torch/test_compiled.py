@@ -70,3 +70,23 @@ def test_calls(function: Function, backend: str) -> None:
         for one, other in zip(run(tensor), function(kept), strict=True):
             assert torch.equal(one, other)
         assert torch.equal(tensor, kept)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.ranks(3, backend="unisono")
+def test_gradients_through_calls(backend: str) -> None:
+    def function(tensor: torch.Tensor) -> torch.Tensor:
+        from torch.distributed import _functional_collectives as calls
+
+        world = dist.group.WORLD
+        parts = calls.reduce_scatter_tensor_autograd(tensor.sin(), "sum", 0, world)
+        whole = calls.all_gather_tensor_autograd(parts.square(), 0, world)
+        return calls.all_to_all_single_autograd(whole * tensor, None, None, world)
+
+    gradients = []
+    for run in (function, compiled(function, backend)):
+        tensor = (torch.arange(12.0).reshape(6, 2) + dist.get_rank()).requires_grad_()
+        (run(tensor) * (1 + torch.arange(2) + dist.get_rank())).sum().backward()
+        gradients.append(tensor.grad)
+    assert torch.allclose(*gradients)
+    assert len(set(gradients[0].flatten().tolist())) == 12

@@ -47,6 +47,41 @@ def test_ranks_with_fewer_batches_join(ranks: TorchRanks, by_all: bool) -> None:
     assert ours[0][2:] == ours[1][4:]
 
 
+@as_over_gloo(2)
+def test_layers_that_are_not_always_used() -> list[float]:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.always, self.sometimes, self.turn = model(), nn.Linear(16, 16), 0
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            self.turn += 1
+            if (self.turn + dist.get_rank()) % 3:
+                data = self.sometimes(data)
+            return self.always(data)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    return train(nn.parallel.DistributedDataParallel(Sometimes(), find_unused_parameters=True))
+
+
+def test_sparse_gradients(ranks: TorchRanks) -> None:
+    def work() -> list[float]:
+        torch.manual_seed(0)
+        table = nn.EmbeddingBag(10, 4, mode="sum", sparse=True)
+        wrapped = nn.parallel.DistributedDataParallel(table)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.5)
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for _ in range(3):
+            optimizer.zero_grad()
+            wrapped(torch.randint(10, (3, 2), generator=generator)).square().sum().backward()
+            optimizer.step()
+        return table.weight.flatten().tolist()
+
+    ours, theirs = ranks(2)(work), ranks(2, "gloo")(work)
+    assert ours[0] == ours[1]
+    assert torch.allclose(torch.tensor(ours), torch.tensor(theirs))
+
+
 BUILTIN = torch._C._distributed_c10d.BuiltinCommHookType
 HOOKS: dict[str, Callable[[Any, Any, Any], None]] = {
     # By its name torch lets this one run over NCCL only.

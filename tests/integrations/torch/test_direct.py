@@ -116,6 +116,22 @@ def test_arguments_that_a_method_does_not_take(make: Callable[[Any], Any], says:
 
 
 @as_over_gloo(2)
+def test_distribute_tensor_leaves_views_usable() -> list[Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    mesh, found = init_device_mesh("cpu", (2,)), []
+    for placement in (Replicate(), Shard(0), Shard(1), Partial()):
+        leaf = (torch.arange(16.0).view(4, 4) + 100 * dist.get_rank()).requires_grad_()
+        first, _ = leaf.chunk(2)
+        left, _ = leaf.split(2, dim=1)
+        spread = distribute_tensor(leaf, mesh, [placement])
+        (first.square().sum() + left.sum()).backward()
+        found.append((spread.to_local().tolist(), leaf.grad.tolist()))
+    return found
+
+
+@as_over_gloo(2)
 def test_parameters_are_sent_between_passes() -> list[Any]:
     torch.manual_seed(dist.get_rank())
     model = nn.Linear(4, 4)

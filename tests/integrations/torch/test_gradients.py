@@ -1,4 +1,4 @@
-"""Calls that gradients flow through."""
+"""Calls that gradients flow through, and an error within backward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
+from tests.integrations.torch.test_data_parallel import model
 from tests.support.on_ranks import as_over_gloo
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -44,3 +46,17 @@ def test_values_and_gradients_of_calls(size: int) -> list[Any]:
         value = got.tolist() if name not in ("reduce", "gather") or me == last else []
         found.append([name, value, tensor.grad.tolist()])
     return [me, *found]
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_error_within_backward_reaches_the_user() -> None:
+    wrapped = nn.parallel.DistributedDataParallel(model())
+    wrapped(torch.randn(2, 16)).sum().backward()
+    if dist.get_rank():
+        with pytest.raises(RuntimeError, match="disagree"):
+            dist.all_reduce(torch.ones(3))
+        dist.all_reduce(torch.ones(1))
+    else:
+        with pytest.raises(RuntimeError, match="disagree"):
+            wrapped(torch.randn(2, 16)).sum().backward()
+        dist.all_reduce(torch.ones(1))

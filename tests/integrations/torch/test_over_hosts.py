@@ -16,6 +16,7 @@ from tests.integrations.torch.test_data_parallel import (  # noqa: F401
     test_ranks_with_fewer_batches_join,
 )
 from tests.integrations.torch.test_direct import (  # noqa: F401
+    test_distribute_tensor_leaves_views_usable,
     test_parameters_are_sent_between_passes,
 )
 from tests.integrations.torch.test_sharded import test_wrapped_and_sharded  # noqa: F401

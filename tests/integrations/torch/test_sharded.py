@@ -87,6 +87,25 @@ def test_pipelines(name: str, size: int, hosts: str) -> None:
     check(getattr(pipelining, name)(given, n_microbatches=4, loss_fn=nn.functional.mse_loss), parts)
 
 
+@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
+def test_stages_that_are_replicated() -> None:
+    """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
+    from torch.distributed import pipelining
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "stages"))
+    copy, number = mesh.get_coordinate() or (0, 0)
+    whole, (data, target) = layers(), examples()
+    nn.functional.mse_loss(whole(data), target).backward()
+    half = nn.Sequential(*layers()[2 * number :][:2])
+    stage = pipelining.PipelineStage(half, number, 2, torch.device("cpu"), group=mesh.get_group("stages"))
+    schedule = pipelining.ScheduleGPipe(stage, n_microbatches=3, loss_fn=nn.functional.mse_loss)
+    schedule.step(*[data.chunk(2)[copy]] * (not number), target=target.chunk(2)[copy] if number else None)
+    for one, other in zip(half.parameters(), list(whole.parameters())[4 * number :], strict=False):
+        dist.all_reduce(one.grad, dist.ReduceOp.AVG, mesh.get_group("copies"))
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
 class Block(nn.Module):
     """A transformer's layer: attention with 6 heads of 4, and an MLP of 18."""
 
@@ -135,3 +154,21 @@ def test_transformer_layer_in_pieces(size: int, sequence: bool) -> None:
     for (name, one), other in zip(pieces.named_parameters(), whole.parameters(), strict=True):
         gradient = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
         assert torch.allclose(gradient, other.grad, atol=1e-3), name
+
+
+@pytest.mark.ranks(4, hosts="2x2", backend="unisono")
+def test_layouts_of_a_tensor_on_a_mesh() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    me, mesh = dist.get_rank(), init_device_mesh("cpu", (2, 2))
+    whole = torch.arange(35.0).reshape(7, 5)
+    parts = whole.tensor_split([3], dim=1)
+    twice = distribute_tensor(whole, mesh, [Shard(0), Shard(0)])  # rows 2, 2, 2, 1
+    assert torch.equal(twice.to_local(), whole.tensor_split([2, 4, 6])[me])
+    for layouts in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Replicate()]):
+        assert torch.equal(twice.redistribute(mesh, layouts).full_tensor(), whole)
+    both = DTensor.from_local(whole * 10**me, mesh, [Partial(), Partial()])
+    assert torch.equal(both.redistribute(mesh, [Shard(0), Shard(1)]).full_tensor(), whole * 1111)
+    columns = DTensor.from_local(parts[me % 2] * 10**me, mesh, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
+    assert torch.equal(columns.full_tensor(), torch.cat([parts[0] * 101, parts[1] * 1010], 1))

@@ -13,6 +13,7 @@ import pytest
 from torch.distributed import FileStore, HashStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import begun, planned
+from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, PeerGone, WaitTimeout
 from unisono.engine.memory.arena import Arena
@@ -193,6 +194,17 @@ def test_ranks_of_one_process_are_refused_at_once(monkeypatch):
         assert isinstance(error, ArgumentError)
         assert f"ranks 0 and 1 are the same process (pid {os.getpid()})" in str(error)
     assert time.monotonic() - start < 50
+
+
+def test_first_to_give_up_tells_who_was_missing(came):
+    store = HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        outcomes = pool.submit(together, lambda rank: meet(rank, 3, store, 60.0), (0, 2))
+        until(lambda: len(came) == 2)
+        came.time_is_up(0)
+    for error in outcomes.result():
+        assert isinstance(error, WaitTimeout)
+        assert error.missing == (1,)
 
 
 def test_interrupted_rank_leaves_the_group(monkeypatch):
