@@ -68,5 +68,6 @@ def store_closed(where: str, rank: int, cause: BaseException) -> PeerGone | Peer
 def store_silent(where: str, rank: int, waited_s: float, silent_s: float) -> WaitTimeout:
     """The store is connected and does not answer."""
     words = f" The store where the ranks meet{where and f', at {where},'} has not answered for {silent_s:.3g} s: "
-    words += "the process that runs it, rank 0 or the launcher, is stopped, or its host is cut off."
+    words += "the process that runs it, rank 0 or the launcher, is stopped, or its host is cut off. Or no DNS server "
+    words += "answers: torch's store waits for the name of each process that connects."
     return WaitTimeout("init()", waited_s, (0,) if rank else (), rank, words)
