@@ -17,6 +17,7 @@ import typer
 from tests.support import warm_python
 from tests.support.member import PHASES, Member, tell_all
 from tests.support.programs import Python, processes
+from tests.support.waiting import until
 
 MOST = 4
 """How many processes form a group, at most."""
@@ -104,7 +105,9 @@ class Players:
         answers: dict[int, Any] = {}
         took_s = dict.fromkeys(range(one.size), 0.0)
         for index in sorted(range(one.size), key=lambda index: index in stopped):
-            if index in stopped:
+            if index in stopped:  # it may only now be about to stop
+                with suppress(AssertionError):
+                    until(some[index].has_paused, LIMIT_S)
                 some[index].send(signal.SIGCONT)
             answers[index] = None
             with suppress(EOFError, TimeoutError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -63,6 +64,13 @@ class Member:
         """Both."""
         self.ask(call, *args)
         return self.answer()
+
+    def has_paused(self) -> bool:
+        """Is it stopped, or has it answered?"""
+        out = self.process.stdout
+        assert out
+        stopped = psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+        return stopped or bool(select.select([out], [], [], 0)[0])
 
     def send(self, number: int) -> None:
         """Send it a signal."""

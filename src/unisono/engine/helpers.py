@@ -19,7 +19,7 @@ def address_bytes(ranks: int) -> int:
 
 
 def scratch_bytes(ranks: int) -> int:
-    """The bytes that a thread needs to make moves among so many ranks: see kernels/cross_memory."""
+    """The bytes that a thread needs for moves in a group of this size: see kernels/cross_memory."""
     return ROOM + 8 * ranks + 5 * CACHE_LINE
 
 
@@ -43,7 +43,7 @@ class Helpers:
         self._ended = False
 
     def share(self, plan: Plan, state: memoryview, lanes: int) -> None:
-        """Let so many lanes share the long moves of this plan.
+        """Divide the long moves of this plan among `lanes` threads.
 
         state: the words of the rank's state in the group, `RankEngine.words`.
         """

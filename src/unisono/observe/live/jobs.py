@@ -90,7 +90,7 @@ def the_job(pid: int | None = None) -> LiveJob:
 
 
 def _why_none(pid: int | None) -> str:
-    """Why there is no job of a process, or of this user."""
+    """The reason why no job has this process; None: why this user has no job."""
     if pid is None:
         return "found no job of this user on this host. For ranks in init(), name one by its PID."
     try:

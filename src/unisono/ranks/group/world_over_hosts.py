@@ -29,7 +29,7 @@ from ..rendezvous.rendezvous_messages import end_of, gave_up, missing
 from .group import Group
 from .rank_liveness import RankLiveness
 
-_LOOK_S = 0.1  # how often a rank that connects looks for deaths, and for the reason why there is no group
+_LOOK_S = 0.1  # how often a rank that connects looks for ranks that have died or given up
 _START_S = 10.0
 """How long a host may take to start its sentinel. No rank of another host sees that the only rank here has been killed.
 """
