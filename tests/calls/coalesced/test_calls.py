@@ -1,4 +1,4 @@
-"""Lists of tensors in one call: the same bits as a call for each, whatever the tensors look like."""
+"""Lists of tensors in one call: the same bits as a call for each, whatever they look like, or errors."""
 
 import itertools
 import time
@@ -10,14 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import unisono
+from tests.fuzz.many import coalesced
+from tests.fuzz.programs import Coalesced
+from unisono import ArgumentError, MismatchError
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,
     broadcast_coalesced,
     reduce_scatter_coalesced,
 )
+from unisono.engine.tensors import first_overlap
 
 SIZES = [1, 3]
 
@@ -119,22 +125,12 @@ def test_part_may_be_its_own_block_of_the_whole(ranks: int) -> None:
 
 @pytest.mark.ranks(2)
 def test_long_lists_take_several_passes() -> None:
-    tensors, singly = ([filled((n,), torch.float32, n) for n in (1_500_001, 3, 900_000)] for _ in range(2))
-    before = unisono.init().engine.call_number
-    all_reduce_coalesced(tensors)
-    assert unisono.init().engine.call_number == before + 10  # 9.6 MB, a MiB at a time
-    for tensor in singly:
-        unisono.all_reduce(tensor)
-    same(tensors, singly)
-    inputs = [filled((n,), torch.float64, n) for n in (300_001, 5, 100_000)]
-    outputs, expected = ([torch.empty(2 * tensor.numel(), dtype=torch.float64) for tensor in inputs] for _ in range(2))
-    all_gather_coalesced(outputs, inputs)
-    for output, tensor in zip(expected, inputs, strict=True):
-        unisono.all_gather_single(output, tensor)
-    same(outputs, expected)
-    results = [torch.empty_like(tensor) for tensor in inputs]
-    reduce_scatter_coalesced(results, outputs)
-    same(results, [2 * output.view(2, -1)[unisono.get_rank()] for output in expected])
+    group, parts = unisono.init(), (("float32", 1_500_001), ("float32", 3), ("float32", 900_000))
+    before = group.engine.call_number
+    assert not coalesced(Coalesced("all_reduce_coalesced", parts), group)()
+    assert group.engine.call_number == before + 10  # 9.6 MB, a MiB at a time
+    for form in ("all_gather_coalesced", "reduce_scatter_coalesced", "broadcast_coalesced"):
+        assert not coalesced(Coalesced(form, (("float64", 300_001), ("float64", 5), ("float64", 100_000))), group)()
 
 
 @pytest.mark.ranks(3)
@@ -229,25 +225,55 @@ def test_tensors_that_lose_their_memory_in_a_call() -> None:
 @pytest.mark.ranks(2, 3)
 def test_the_plans_of_equal_lists_are_kept(ranks: int) -> None:
     """Also where ranks are late, and for calls between equal calls on other lists."""
-    me, group = unisono.get_rank(), unisono.init()
+    group, floats, integers = unisono.init(), [("float32", n) for n in (7, 300, 1)], [("int64", n) for n in (5, 40)]
     for turn in range(4):
-        if turn > 1 and me == turn % ranks:
+        if turn > 1 and group.rank == turn % ranks:
             time.sleep(0.05)  # longer than the kernel waits at once
-        tensors, singly = ([filled((n,), torch.float32, n + turn) for n in (7, 300, 1)] for _ in range(2))
-        all_reduce_coalesced(tensors, "max")
-        broadcast_coalesced(tensors, turn % ranks)
-        parts = [filled((n,), torch.int64, n + turn) for n in (5, 40)]
-        wholes = [torch.zeros(ranks * tensor.numel(), dtype=torch.int64) for tensor in parts]
-        all_gather_coalesced(wholes, parts)
-        again = [torch.zeros_like(tensor) for tensor in parts]
-        reduce_scatter_coalesced(again, wholes)
-        for tensor in singly:
-            unisono.all_reduce(tensor, "max")
-        same(tensors, singly)
-        same(again, [ranks * tensor for tensor in parts])
-        for whole, part in zip(wholes, parts, strict=True):
-            assert torch.equal(whole.view(ranks, -1)[me], part)
+        for form, parts, op in (
+            ("all_reduce_coalesced", floats, "max"), ("broadcast_coalesced", floats, "sum"),
+            ("all_gather_coalesced", integers, "sum"), ("reduce_scatter_coalesced", integers, "sum"),
+        ):  # fmt: skip
+            assert not coalesced(Coalesced(form, tuple(parts), op, root=turn % ranks, seed=turn), group)()
     plans, group.plans = group.plans, {}
-    all_reduce_coalesced(tensors, "max")
+    assert not coalesced(Coalesced("all_reduce_coalesced", tuple(floats), "max", seed=4), group)()
     assert not group.plans
     group.plans = plans
+
+
+def ones(*counts: int) -> list[torch.Tensor]:
+    return [*map(torch.ones, counts)]
+
+
+@pytest.mark.ranks(2)
+def test_known_lists_that_differ() -> None:
+    """Ranks that know both lists, and each makes another call; and lists with a tensor twice."""
+    for _ in range(2):
+        all_reduce_coalesced(ones(3, 5))
+        all_reduce_coalesced(ones(4, 4))
+    tensors = [ones(3, 5), ones(4, 4)][unisono.get_rank()]
+    with pytest.raises(MismatchError, match="2 tensors"):
+        all_reduce_coalesced(tensors)
+    assert all((tensor == 1).all() for tensor in tensors)
+    with pytest.raises(ArgumentError, match="share memory"):
+        all_reduce_coalesced(ones(4) * 2)
+    tensors = ones(4, 4)
+    all_reduce_coalesced(tensors)
+    assert all((tensor == 2).all() for tensor in tensors)
+
+
+@pytest.mark.ranks(2)
+def test_columns_of_one_tensor_are_apart() -> None:
+    table = torch.arange(12.0).view(4, 3)
+    all_reduce_coalesced(list(table.unbind(1)))
+    assert torch.equal(table, 2 * torch.arange(12.0).view(4, 3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6), st.booleans()), max_size=8))
+def test_first_overlap_against_the_definition(spans: list[tuple[int, int, bool]]) -> None:
+    def meet(first: int, second: int) -> bool:
+        (a, n, write), (b, m, other) = spans[first], spans[second]
+        return (write or other) and max(a, b) < min(a + n, b + m)
+
+    found = first_overlap(*([span[k] for span in spans] for k in range(3)))
+    pairs = {(i, j) for i in range(len(spans)) for j in range(len(spans)) if i != j and meet(i, j)}
+    assert (found in pairs) if pairs else (found is None)

@@ -63,9 +63,3 @@ def test_foreground_and_background_calls_mix(worlds: Worlds) -> None:
 
     numbers = worlds(3).run(work)
     assert numbers == numbers[:1] * 3
-
-
-@pytest.mark.ranks(2)
-def test_list_on_one_rank_meets_tensor() -> None:
-    for _ in range(3):
-        assert not start("reduce_scatter" if unisono.get_rank() else "reduce_scatter_single", True)()

@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import torch
 
 import unisono
 from tests.support.worlds import Worlds
@@ -18,67 +17,45 @@ from unisono.calls.objects import all_gather_object, broadcast_object_list, gath
 SIZES = (1, 3)
 
 
-def made(rank: int, extra: int = 0) -> dict[str, Any]:
-    """An object whose type, size and values depend on the rank."""
+def made(rank: int, extra: int = 0) -> dict[Any, Any]:
+    """An object whose size and values depend on the rank."""
     return {
         "losses": tuple(0.5 * k for k in range(rank)),
-        "weights": [torch.arange(100.0 * rank + extra).reshape(-1, 2).T, torch.tensor(rank, dtype=torch.bfloat16)],
-        (rank, "key"): {rank, "text" * rank},
+        "text": "x" * (100 * rank + extra),
+        (rank, "key"): {rank, "a"},
     }
 
 
-def check(value: Any, rank: int, extra: int = 0) -> None:
-    expected = made(rank, extra)
-    tensors, others = value.pop("weights"), expected.pop("weights")
-    assert value == expected
-    assert list(value) == list(expected)
-    for tensor, other in zip(tensors, others, strict=True):
-        assert tensor.dtype == other.dtype
-        assert torch.equal(tensor, other)
-
-
-@pytest.mark.parametrize("extra", [0, 1_000_000], ids=["small", "4 MB"])
+@pytest.mark.parametrize("extra", [0, 4_000_000], ids=["small", "4 MB"])
 @pytest.mark.ranks(*SIZES)
 def test_all_gather_object(extra: int) -> None:
     group = unisono.init()
     places: list[Any] = [None] * group.size
-    same = places
     all_gather_object(places, made(group.rank, extra))
-    assert same is places
-    for rank, value in enumerate(places):
-        check(value, rank, extra)
+    assert places == [made(rank, extra) for rank in range(group.size)]
 
 
 @pytest.mark.ranks(*SIZES)
 def test_broadcast_object_list() -> None:
+    """The source's list is only read."""
     group = unisono.init()
     for root in range(group.size):
         mine = [made(7), None, [group.rank], made(8, 2)]
         objects = list(mine) if group.rank == root else [group.rank] * 4
         broadcast_object_list(objects, root)
-        if group.rank == root:
-            assert all(one is other for one, other in zip(objects, mine, strict=True)), "the source's list is only read"
-        else:
-            assert objects[1:3] == [None, [root]]
-            check(objects[0], 7)
-            check(objects[3], 8, 2)
-    empty: list[Any] = []
-    broadcast_object_list(empty)
-    assert not empty
+        assert objects == [made(7), None, [root], made(8, 2)]
+        assert group.rank != root or all(one is other for one, other in zip(objects, mine, strict=True))
+    broadcast_object_list([])
 
 
 @pytest.mark.ranks(*SIZES)
 def test_scatter_object_list() -> None:
-    group = unisono.init()
+    """Only the first place is taken, and only the root's objects are looked at."""
+    group, places = unisono.init(), [None, "kept"]
     for root in range(group.size):
-        objects = [made(rank, 2 * root) for rank in range(group.size)] if group.rank == root else None
-        places = [None, "kept"]
+        objects = [made(rank, 2 * root) for rank in range(group.size)] if group.rank == root else ["not looked at"]
         scatter_object_list(places, objects, root)
-        check(places[0], group.rank, 2 * root)
-        assert places[1] == "kept"
-    ignored = [["all", k] for k in range(group.size)] if group.rank == 0 else ["not looked at"]
-    scatter_object_list(places, ignored)
-    assert places == [["all", group.rank], "kept"]
+        assert places == [made(group.rank, 2 * root), "kept"]
 
 
 def goes_on() -> None:
@@ -128,38 +105,6 @@ def test_unknown_object_raises_everywhere(ranks: int, first: int) -> None:
     assert places == ["old"] * ranks
 
 
-WRONG: dict[str, tuple[Callable[..., None], Callable[[int], tuple[Any, ...]], str]] = {
-    "too few places": (all_gather_object, lambda me: ([None] * (3 - (me == 1)), 1), "got 2 items, expected 3"),
-    "too many places": (all_gather_object, lambda me: ([None] * (3 + (me == 1)), 1), "got 4"),
-    "no list": (all_gather_object, lambda me: ((0, 0, 0) if me == 1 else [0, 0, 0], 1), "got tuple, expected a list"),
-    "no list to gather in": (gather_object, lambda _: (1, None, 1), "got NoneType"),
-    "a list elsewhere": (gather_object, lambda me: (1, [0, 0, 0] if me else None, 2), "Pass None here"),
-    "no list to broadcast": (
-        broadcast_object_list, lambda me: (None if me == 1 else [1],), "object_list: got NoneType"
-    ),
-    "no place": (scatter_object_list, lambda me: ([] if me == 1 else [0], [0, 0, 0]), "got an empty list"),
-    "nothing to scatter": (scatter_object_list, lambda _: ([0], None, 1), "got NoneType"),
-    "too few to scatter": (scatter_object_list, lambda me: ([0], [1, 2] if me == 1 else None, 1), "got 2"),
-    "a root that does not exist": (
-        gather_object, lambda me: (1, None if me else [0, 0, 0], 3 * (me == 1)), "dst: got 3, .* of this group, 0 to 2"
-    ),
-    "a negative root": (broadcast_object_list, lambda me: ([1], -(me == 1)), "src: got -1"),
-    "a root that is a truth value": (
-        scatter_object_list, lambda me: ([1], [0, 0, 0], True if me == 1 else 0), "src: .*bool"
-    ),
-}  # fmt: skip
-"""The call, its arguments on each rank, of which those of rank 1 are wrong, and words of the errors of all ranks."""
-
-
-@pytest.mark.parametrize("name", WRONG)
-@pytest.mark.ranks(3)
-def test_wrong_argument_raises_everywhere(name: str) -> None:
-    me, (call, arguments, words) = unisono.get_rank(), WRONG[name]
-    with pytest.raises((ArgumentError, DTypeError) if me == 1 else MismatchError, match=words):
-        call(*arguments(me))
-    goes_on()
-
-
 @pytest.mark.ranks(2)
 def test_rank_without_memory_for_objects() -> None:
     """Rank 0 learns how many bytes it needs in the first step. It refuses the second one, and the group goes on."""
@@ -201,13 +146,6 @@ def test_list_of_another_length_raises_there() -> None:
     with pytest.raises(ArgumentError, match=words) if me == 2 else nullcontext():
         broadcast_object_list(objects)
     assert objects == ([None, None] if me == 2 else list("abc"))
-    goes_on()
-
-
-@pytest.mark.ranks(2)
-def test_differing_sources_raise_everywhere() -> None:
-    with pytest.raises(MismatchError, match="src=1"):
-        broadcast_object_list(["xxx"], unisono.get_rank())
     goes_on()
 
 

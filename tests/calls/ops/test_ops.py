@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -214,10 +214,6 @@ def values(rank: int, count: int = 7) -> torch.Tensor:
 def affine(x: float, y: float) -> float:
     """Neither commutative nor associative."""
     return x * 0.5 + y
-
-
-def fold(function: Callable[[Any, Any], Any], ranks: int, count: int = 7) -> torch.Tensor:
-    return reduce(function, [values(q, count) for q in range(ranks)])
 
 
 @pytest.mark.sampled(most=1)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import product
@@ -24,50 +23,36 @@ from unisono.schedule.choose.over_hosts import choose_spanning
 N = 300_007
 
 
-@pytest.fixture(scope="module", params=["2x1", "3+1"])
-def pair(request: pytest.FixtureRequest) -> Iterator[unisono.World]:
-    shape: str = request.param
-    with unisono.world(Hosts.parse(shape).ranks, hosts=shape, timeout_s=90) as world:
-        yield world
-
-
 def test_long_vectors_go_in_pieces() -> None:
     for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
         assert choose_spanning(name, 8 * N, Hosts.parse("2x2")).pieces == 4
         assert choose_spanning(name, 8000, Hosts.parse("2x2")).pieces == 1
 
 
-def test_every_call(pair: unisono.World) -> None:
-    def work() -> None:
-        for form in FORMS:
-            for op, root in product(
-                ("sum", "avg", "max") if form == "all_reduce" else ops(form, "float64")[:1], (0, 3)
-            ):
-                check(Case(form, "float64", op, N, root=root, seed=root, exact=True))
-        forget()
-
-    pair.run(work)
+@pytest.mark.ranks(hosts=["2x1", "3+1"])
+def test_every_call() -> None:
+    for form in FORMS:
+        named = ("sum", "avg", "max") if form == "all_reduce" else ops(form, "float64")[:1]
+        for op, root in product(named, (0, 3)):
+            check(Case(form, "float64", op, N, root=root, seed=root, exact=True))
+    forget()
 
 
-def test_nobody_writes_a_tensor_after_the_error(pair: unisono.World) -> None:
+@pytest.mark.ranks(hosts=["2x1", "3+1"])
+def test_nobody_writes_a_tensor_after_the_error() -> None:
     """What other ranks of a call have sent, and still send, goes to memory of our own."""
-
-    def work() -> None:
-        me, last = unisono.get_rank(), unisono.get_world_size() - 1
-        group = unisono.new_group()
-        tensor = torch.full((N,), float(me))
-        if me != last:
-            with pytest.raises(unisono.WaitTimeout):
-                unisono.all_reduce(tensor, group=group, timeout_s=0.5)
-            tensor.fill_(-1.0)
-        unisono.barrier()
-        if me == last:
-            with suppress(unisono.PeerError):  # the others had sent all of it
-                unisono.all_reduce(tensor, group=group, timeout_s=20)
-        unisono.barrier()
-        assert me == last or tensor.eq(-1.0).all()
-
-    pair.run(work)
+    me, last, group = unisono.get_rank(), unisono.get_world_size() - 1, unisono.new_group()
+    tensor = torch.full((N,), float(me))
+    if me != last:
+        with pytest.raises(unisono.WaitTimeout):
+            unisono.all_reduce(tensor, group=group, timeout_s=0.5)
+        tensor.fill_(-1.0)
+    unisono.barrier()
+    if me == last:
+        with suppress(unisono.PeerError):  # the others had sent all of it
+            unisono.all_reduce(tensor, group=group, timeout_s=20)
+    unisono.barrier()
+    assert me == last or tensor.eq(-1.0).all()
 
 
 COUNT = 1 << 18

@@ -1,11 +1,14 @@
 """Lists of objects from rank to rank, and messages from a rank to itself."""
 
+import re
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from fractions import Fraction
-from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,9 +17,11 @@ import torch.distributed as dist
 import unisono
 from tests.support.on_ranks import in_each_new_world
 from tests.support.values import values
+from tests.support.waiting import until
 from unisono import WaitTimeout
 from unisono.base.config import Config
 from unisono.calls import p2p
+from unisono.ranks.failures import stall
 
 
 @pytest.mark.ranks(1, 3, hosts="2+1")
@@ -61,19 +66,13 @@ def test_wrong_object_lists_are_refused() -> None:
 
 @in_each_new_world(2)
 def test_message_to_oneself_after_all_others() -> None:
-    me, group = unisono.get_rank(), unisono.init()
-    if me == 1:
-        return
-    looked = []
-    engine = import_module("unisono.calls.p2p.progress_engine")
-    engine._CHECK_PEERS_S = 0.0
-    check = engine.ProgressEngine.check_peers
-    engine.ProgressEngine.check_peers = lambda *a, **b: (looked.append(group.liveness.gone(1)), check(*a, **b))[1]
-    late = p2p.irecv(torch.empty(3), tag=4)
-    while looked.count(None) == len(looked):
+    if unisono.get_rank() == 0:
+        late = p2p.irecv(torch.empty(3), tag=4)
+        until(lambda: unisono.init().liveness.gone(1))
+        time.sleep(0.3)  # the thread has looked at its peers
         assert not late.is_completed()
-    p2p.send(values(3, me), me, tag=4)
-    assert torch.equal(late.result(), values(3, me))
+        p2p.send(values(3, 0), 0, tag=4)
+        assert torch.equal(late.result(), values(3, 0))
 
 
 WAITS_S = 0.2
@@ -83,13 +82,8 @@ ALONE = "Only this rank itself can send that message: call isend() before, or se
 def waits(wait: Callable[[], object], call: str, rank: int) -> str:
     """What a wait for a message from oneself says on standard error. It ends with a WaitTimeout."""
     said: list[str] = []
-    stall = import_module("unisono.ranks.failures.stall")
-    usual, stall.tell = stall.tell, said.append
-    try:
-        with pytest.raises(WaitTimeout) as caught:
-            wait()
-    finally:
-        stall.tell = usual
+    with patch.object(stall, "tell", said.append), pytest.raises(WaitTimeout) as caught:
+        wait()
     assert ALONE in str(caught.value)
     assert call in str(caught.value)
     assert (caught.value.missing, caught.value.waiting) == ((), rank)
@@ -132,25 +126,18 @@ def test_wait_for_oneself_is_told() -> None:
 def test_wait_for_oneself_tells_other_tags() -> None:
     me = unisono.get_rank()
     p2p.isend(values(3, me), me, tag=31).wait()
-    with pytest.raises(WaitTimeout) as caught:
+    with pytest.raises(WaitTimeout, match=re.escape(f"{ALONE} Rank {me} has sent tag 31.")):
         p2p.recv(None, me, tag=32, timeout_s=0.0)
     p2p.recv(None, me, tag=31)
-    rank = unisono.get_rank()
-    said = str(caught.value)
-    assert f"{ALONE} Rank {rank} has sent tag 31." in said
 
 
 @in_each_new_world(2, config=Config(stall_warning_s=0.05))
 def test_another_thread_ends_a_wait_for_oneself() -> None:
-    me, said = unisono.get_rank(), list[str]()
-    stall, told = import_module("unisono.ranks.failures.stall"), threading.Event()
-    stall.tell = lambda text: (said.append(text), told.set())
-    thread = threading.Thread(target=lambda: (told.wait(30), p2p.send(values(5, me), me)))
-    thread.start()
-    got = p2p.recv(None, me)
-    thread.join()
-    assert torch.equal(got, values(5, me))
-    assert len(said) == 1
+    me, told = unisono.get_rank(), threading.Event()
+    with patch.object(stall, "tell", side_effect=lambda _: told.set()) as tell, ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: (told.wait(30), p2p.send(values(5, me), me)))
+        assert torch.equal(p2p.recv(None, me), values(5, me))
+    assert tell.call_count == 1
 
 
 @pytest.mark.ranks(2, backend="unisono")
