@@ -125,6 +125,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("all_reduce_coalesced([f()] * 2)", ArgumentError, r"tensors\[0\] and tensors\[1\] share"),
     ('all_reduce_coalesced([f()], "plus")', ArgumentError, "op"),
     ('all_reduce_coalesced([f().to(torch.cfloat)], "max")', DTypeError, "max"),
+    ("broadcast_coalesced([torch.quantize_per_tensor(f(), 1.0, 0, torch.quint8)], 0)", DTypeError, "int_repr"),
     ("broadcast_coalesced([f()], 9)", ArgumentError, "src: got 9"),
     ("all_gather_coalesced([f(8)], [f(), f()])", ArgumentError, "outputs: got 1 tensors, expected 2"),
     ("all_gather_coalesced([], [f(), f(8)])", ArgumentError, "outputs: got 0 tensors"),

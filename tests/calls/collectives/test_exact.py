@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.schedule.exchange.files import FILES
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
 from unisono.base.config import Config
+from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, Y, send
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.exchange import write
 
 SIZES = (1, 2, 3, 4, 5, 7)
 WHOLE = [form for form in FORMS if f"{form}_single" not in FORMS]
@@ -207,3 +212,52 @@ def test_late_peers_cause_no_false_mismatch(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("UNISONO_SPINS", "0")
     with unisono.World(3, timeout_s=60) as world:
         world.run(many, examples(600))
+
+
+def put(folder: Path, name: str) -> str:
+    path = folder / f"{name} on {unisono.get_rank()}.xml"
+    path.write_text(FILES[name])
+    return str(path)
+
+
+@pytest.mark.ranks(4)
+def test_file_of_an_algorithm_takes_any_size(tmp_path: Path) -> None:
+    me, ranks = unisono.get_rank(), unisono.get_world_size()
+    for name in ("fused ring of 4", "all pairs of 4, 4 chunks each"):
+        path = put(tmp_path, name)
+        for size in (1, 3, 16, 1001, 100_003):
+            tensor = torch.arange(size) + 7 * me
+            unisono.all_reduce(tensor, algorithm=path)
+            assert torch.equal(tensor, ranks * torch.arange(size) + 7 * sum(range(ranks))), (name, size)
+
+
+@pytest.mark.ranks(4)
+def test_file_is_for_one_collective(tmp_path: Path) -> None:
+    me = unisono.get_rank()
+    tensor, out = torch.arange(12) + 100 * me, torch.empty(12, dtype=torch.int64)
+    unisono.all_to_all_single(out, tensor, algorithm=put(tmp_path, "all_to_all of 2x2"))
+    assert out.tolist() == [100 * q + 3 * me + k for q in range(4) for k in range(3)]
+    with pytest.raises(ArgumentError, match=r"all_to_all.* is an algorithm for all_to_all, .* all_reduce"):
+        unisono.all_reduce(tensor, algorithm=put(tmp_path, "all_to_all of 2x2"))
+
+
+@pytest.mark.ranks(3)
+def test_file_is_for_one_number_of_ranks(tmp_path: Path) -> None:
+    path = put(tmp_path, "fused ring of 4")
+    with pytest.raises(ArgumentError, match=r"\d\.xml is a table for 4 ranks and root 0, expected one for 3 ranks"):
+        unisono.all_reduce(torch.zeros(3), algorithm=path)
+    with pytest.raises(ArgumentError, match=r"cannot read .*no\.xml: No such file"):
+        unisono.all_reduce(torch.zeros(3), algorithm=f"{tmp_path}/no.xml")
+
+
+@pytest.mark.ranks(4)
+def test_bits_of_a_file_are_those_of_its_table(tmp_path: Path) -> None:
+    """An exported algorithm gives the same bits when it is read from its file."""
+    for name in ("one_shot", "ring", "rabenseifner"):
+        path = f"{tmp_path}/{name}.xml"
+        write(CATALOGUE[f"all_reduce.{name}"].schedule(4), path, "msccl")
+        one = torch.rand(1000, generator=torch.Generator().manual_seed(unisono.get_rank()))
+        two = one.clone()
+        unisono.all_reduce(one, algorithm=name)
+        unisono.all_reduce(two, algorithm=path)
+        assert torch.equal(one, two)

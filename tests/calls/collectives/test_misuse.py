@@ -40,26 +40,6 @@ def test_columns_that_only_interleave_are_apart() -> None:
     assert matrix.tolist() == [[1, 2]] * 3
 
 
-@pytest.mark.ranks(2)
-def test_scale_is_looked_at_in_every_call() -> None:
-    def quantized(scale: float) -> torch.Tensor:
-        return torch.quantize_per_tensor(torch.ones(4), scale, 0, torch.quint8)
-
-    for _ in range(3):
-        unisono.broadcast(quantized(0.5), 0)
-    with pytest.raises(unisono.MismatchError):
-        unisono.broadcast(quantized((0.5, 0.25)[unisono.get_rank()]), 0)
-    with pytest.raises(unisono.DTypeError, match="int_repr"):
-        unisono.send(quantized(0.5), 0)
-    with pytest.raises(unisono.DTypeError, match="int_repr"):
-        unisono.broadcast_coalesced([quantized(0.5)], 0)
-    with pytest.raises(unisono.DTypeError, match="quint8"):
-        unisono.empty(3, dtype=torch.quint8)
-    with pytest.raises(unisono.DTypeError, match=r"dtype: got str, expected a torch.dtype"):
-        unisono.empty(3, dtype="float32")
-    unisono.barrier()
-
-
 @pytest.mark.ranks(3)
 def test_lists_may_change_during_a_call() -> None:
     me, p, n = unisono.get_rank(), unisono.get_world_size(), 1_000_000
@@ -113,6 +93,9 @@ def test_sizes_are_integers() -> None:
         unisono.empty((True,))
     with pytest.raises(unisono.ArgumentError, match="negative"):
         unisono.empty(2, -1)
+    for dtype, words in ((torch.quint8, "quint8"), ("float32", "dtype: got str, expected a torch.dtype")):
+        with pytest.raises(unisono.DTypeError, match=words):
+            unisono.empty(3, dtype=dtype)
     with pytest.raises(unisono.ArgumentError, match=r"got True, expected a whole number"):
         unisono.World(True)
 

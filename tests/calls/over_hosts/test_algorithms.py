@@ -1,7 +1,7 @@
 """Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -127,11 +127,6 @@ def test_every_algorithm_with_every_setting(setting: str, shape: str) -> None:
 UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 
 
-def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
-    """Small whole numbers, others on each rank and in each block: sums of them are exact."""
-    return ((torch.arange(count) * 7 + 3 * rank + 5 * place) % 11 - 5).float()
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(hosts=["2x2", "3+1"])
 def test_uneven_blocks_go_by_every_algorithm() -> None:
@@ -146,18 +141,14 @@ def test_uneven_blocks_go_by_every_algorithm() -> None:
 @pytest.mark.ranks(hosts="2x2")
 def test_name_means_one_table_short_or_full() -> None:
     """Ranks that name it in several ways make one call; a table of the user's own is another one."""
-    me = unisono.get_rank()
-    total = torch.stack([numbers(rank, 1000) for rank in range(4)]).sum(0)
-    tensor = numbers(me, 1000)
-    unisono.all_reduce(tensor, algorithm=["circulant", "all_reduce.circulant"][me % 2])
-    assert torch.equal(tensor, total)
-    own = CATALOGUE["all_reduce.circulant"].schedule(4)
+    me, own = unisono.get_rank(), CATALOGUE["all_reduce.circulant"].schedule(4)
+    case = Case("all_reduce", "float32", "sum", 1000, exact=True)
+    check(case, ["circulant", "all_reduce.circulant"][me % 2])
     with pytest.raises(MismatchError) as caught:
-        unisono.all_reduce(tensor, algorithm=own if me else "circulant")
+        unisono.all_reduce(torch.ones(1000), algorithm=own if me else "circulant")
     assert "all_reduce.spanning circulant ×1 over 2x2" in str(caught.value)
     assert "all_reduce.circulant over 2x2" in str(caught.value)
-    unisono.all_reduce(tensor.copy_(numbers(me, 1000)), algorithm=own)
-    assert torch.equal(tensor, total)
+    check(case, own)
 
 
 def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
@@ -170,17 +161,9 @@ def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
 
 @pytest.mark.ranks(hosts="2x2")
 def test_table_may_move_uneven_blocks() -> None:
-    me = unisono.get_rank()
-
-    def exchange(pairs: Callable[[int, int], int]) -> None:
-        taken = [torch.empty(pairs(rank, me)) for rank in range(4)]
-        given = [numbers(me, pairs(me, rank), rank) for rank in range(4)]
-        unisono.all_to_all(taken, given, algorithm=_by_the_neighbour)
-        assert all(torch.equal(block, numbers(rank, pairs(rank, me), me)) for rank, block in enumerate(taken))
-
-    exchange(lambda _a, _b: 5)
-    exchange(lambda a, b: 2 * a + b)
-    exchange(lambda _a, _b: 6)
+    for blocks in ("even", "uneven", "even"):
+        for seed in range(3):
+            check(Case("all_to_all", "float32", "-", 5, blocks=blocks, seed=seed), _by_the_neighbour)
 
 
 @algorithm("broadcast", chunks=2)
@@ -197,9 +180,7 @@ def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
 @pytest.mark.ranks(4, hosts="2x2")
 def test_table_that_moves_chunks() -> None:
     """On the way a chunk has another place, where chunks have other sizes: 7 elements do not divide."""
-    tensor = torch.arange(7.0) if unisono.get_rank() == 0 else torch.zeros(7)
-    unisono.broadcast(tensor, 0, algorithm=_by_another_chunk)
-    assert torch.equal(tensor, torch.arange(7.0))
+    check(Case("broadcast", "float32", "-", 7), _by_another_chunk)
 
 
 FIGURES = {
@@ -211,21 +192,13 @@ FIGURES = {
 }
 
 SCRIPT = """
-import sys, torch, unisono
-group, seen = unisono.init(), []
-me, size = group.rank, group.size
-for count in (3, 5_000, 300_001):
-    whole = (torch.arange(size * count) % 7 + 1).view(size, count).double() / 3
-    tensor = whole[me].clone()
-    unisono.all_reduce(tensor)
-    assert torch.allclose(tensor, whole.sum(0))
-    seen.append(tensor.view(torch.int64).sum().item())
-    taken = torch.empty(size, count, dtype=torch.double)
-    unisono.all_gather_single(taken, whole[me].clone())
-    assert torch.equal(taken, whole)
-    unisono.broadcast(tensor.copy_(whole[me]), 3)
-    assert torch.equal(tensor, whole[3])
-print(group.hosts.text, group.engine.config.segment_bytes, *seen)
+import torch, unisono
+from tests.fuzz.ranks import make_every_call
+group = unisono.init()
+make_every_call(group, (3, 5_000, 300_001))
+tensor = torch.arange(300_001, dtype=torch.double) / (3 + group.rank)
+unisono.all_reduce(tensor)
+print(group.hosts.text, group.engine.config.segment_bytes, tensor.view(torch.int64).sum().item())
 unisono.shutdown()
 """
 
