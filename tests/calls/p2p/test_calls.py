@@ -1,22 +1,29 @@
 """Point-to-point calls between live ranks: what is sent is what is received, in order, whatever the size and layout."""
 
+import re
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import in_each_new_world, in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
-from unisono import ArgumentError, DTypeError
+from unisono import ArgumentError, DTypeError, WaitTimeout
+from unisono.base.config import Config
 from unisono.base.records import Departure, DepartureKind
 from unisono.calls import p2p
 from unisono.calls.p2p import Transfer, peers
+from unisono.ranks.failures import stall
 
 
 @pytest.mark.ranks(2, 3, hosts="2+1")
@@ -108,15 +115,6 @@ def test_wrong_arguments_move_nothing() -> None:
         p2p.send(torch.full((5,), float(me)), 1 - me)
         p2p.recv(tensor, 1 - me)
         assert tensor.tolist() == [1.0 - me] * 5
-
-
-@pytest.mark.ranks(2, hosts="2x1")
-def test_shared_tensors() -> None:
-    me = unisono.get_rank()
-    mine = unisono.empty(100_000).copy_(values(100_000, me))
-    target = unisono.empty(100_000)
-    assert p2p.sendrecv(mine, 1 - me, target, 1 - me) == 1 - me
-    assert torch.equal(target, values(100_000, 1 - me))
 
 
 @pytest.mark.ranks(2, hosts="2x1")
@@ -232,3 +230,86 @@ def test_ending_world_delivers_last_messages(tmp_path: Path) -> None:
     until((tmp_path / "ends").exists)
     assert torch.equal(p2p.recv(None, 0), values(100, 3))
     assert torch.equal(p2p.recv(None, 0), values(100_000, 4))
+
+
+@in_each_new_world(2)
+def test_message_to_oneself_after_all_others() -> None:
+    if unisono.get_rank() == 0:
+        late = p2p.irecv(torch.empty(3), tag=4)
+        until(lambda: unisono.init().liveness.gone(1))
+        time.sleep(0.3)  # the thread has looked at its peers
+        assert not late.is_completed()
+        p2p.send(values(3, 0), 0, tag=4)
+        assert torch.equal(late.result(), values(3, 0))
+
+
+WAITS_S = 0.2
+ALONE = "Only this rank itself can send that message: call isend() before, or send() in another thread."
+
+
+def waits(wait: Callable[[], object], call: str, rank: int) -> str:
+    """What a wait for a message from oneself says on standard error. It ends with a WaitTimeout."""
+    said: list[str] = []
+    with patch.object(stall, "tell", said.append), pytest.raises(WaitTimeout) as caught:
+        wait()
+    assert ALONE in str(caught.value)
+    assert call in str(caught.value)
+    assert (caught.value.missing, caught.value.waiting) == ((), rank)
+    (warning,) = said
+    return warning
+
+
+def wait_in_each_way(group: unisono.Group, src: int | None) -> None:
+    """Every wait for a message from oneself. Those in the background go on, and end well."""
+    me, rank, given = unisono.get_rank(), group.rank, torch.empty(3)
+    late = p2p.irecv(torch.empty(3), src, group, tag=7)
+    (several,) = p2p.batch_isend_irecv([p2p.P2POp(p2p.irecv, torch.empty(3), rank, group, 9)])
+    calls: dict[str, Callable[[], object]] = {
+        f"recv(float32[3], src={src}, tag=5)": lambda: p2p.recv(given, src, group, 5, timeout_s=WAITS_S),
+        f"recv_object_list(1 objects, src={src}, tag=5)": lambda: p2p.recv_object_list(
+            [None], src, group, 5, timeout_s=WAITS_S
+        ),
+        f"irecv(float32[3], src={src}, tag=7)": lambda: late.wait(WAITS_S),
+        f"irecv(float32[3], src={rank}, tag=9)": lambda: several.wait(WAITS_S),
+    }
+    for call, wait in calls.items():
+        warning = waits(wait, call, rank)
+        assert warning.startswith(f"unisono: rank {me} has waited ")
+        assert warning.endswith(" for a message from itself: no other rank can send it\n")
+        assert call in warning
+    for work, tag in ((late, 7), (several, 9)):
+        p2p.isend(values(3, me + tag), rank, group, tag).wait()
+        assert torch.equal(work.result(), values(3, me + tag))
+
+
+@in_each_new_world(2, config=Config(stall_warning_s=0.03))
+def test_wait_for_oneself_is_told() -> None:
+    me = unisono.get_rank()
+    mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
+    wait_in_each_way(unisono.init(), me)
+    wait_in_each_way(mine, None)
+
+
+@pytest.mark.ranks(2, hosts="2x1")
+def test_wait_for_oneself_tells_other_tags() -> None:
+    me = unisono.get_rank()
+    p2p.isend(values(3, me), me, tag=31).wait()
+    with pytest.raises(WaitTimeout, match=re.escape(f"{ALONE} Rank {me} has sent tag 31.")):
+        p2p.recv(None, me, tag=32, timeout_s=0.0)
+    p2p.recv(None, me, tag=31)
+
+
+@in_each_new_world(2, config=Config(stall_warning_s=0.05))
+def test_another_thread_ends_a_wait_for_oneself() -> None:
+    me, told = unisono.get_rank(), threading.Event()
+    with patch.object(stall, "tell", side_effect=lambda _: told.set()) as tell, ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: (told.wait(30), p2p.send(values(5, me), me)))
+        assert torch.equal(p2p.recv(None, me), values(5, me))
+    assert tell.call_count == 1
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_torch_receive_alone_raises() -> None:
+    mine = [dist.new_group([rank], timeout=timedelta(seconds=WAITS_S)) for rank in range(2)][dist.get_rank()]
+    with pytest.raises(WaitTimeout, match="Only this rank itself can send"):
+        dist.recv(torch.empty(3), None, mine)

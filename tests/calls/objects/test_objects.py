@@ -1,11 +1,13 @@
-"""Collectives of objects: what every rank gets, and errors that name the object on every rank that it concerns."""
+"""Collectives and messages of objects: what ranks get, and errors that name the object on every rank it concerns."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from fractions import Fraction
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
 import unisono
 from tests.support.worlds import Worlds
@@ -154,3 +156,43 @@ def test_run_blames_rank_of_the_object(worlds: Worlds) -> None:
         worlds(2).run(lambda: all_gather_object([None] * 2, object() if unisono.get_rank() else 1))
     assert raised.value.rank == 1
     assert not isinstance(raised.value, MismatchError | ArgumentError)
+
+
+@pytest.mark.ranks(1, 3, hosts="2+1")
+def test_objects_pass_beside_equal_tags() -> None:
+    me, p = unisono.get_rank(), unisono.get_world_size()
+    to, by = (me + 1) % p, (me - 1) % p
+    mine = [{"rank": me, "weights": torch.full((300_000,), float(me))}, (1, "two", None)]
+    unisono.send_object_list(mine, to, tag=4)
+    unisono.send(torch.tensor([me]), to, tag=4)
+    unisono.send_object_list(["other tag", me], to)
+    got: list[Any] = [None, None]
+    assert unisono.recv_object_list(got, by) == by
+    assert got == ["other tag", by]
+    tensor = torch.zeros(1, dtype=torch.int64)
+    assert unisono.recv(tensor, by, tag=4) == by
+    assert tensor.item() == by
+    assert unisono.recv_object_list(got, tag=4) == by
+    assert got[0]["rank"] == by
+    assert torch.equal(got[0]["weights"], torch.full((300_000,), float(by)))
+    assert got[1] == (1, "two", None)
+
+
+@pytest.mark.ranks(2, hosts="2x1")
+def test_wrong_object_lists_are_refused() -> None:
+    me = unisono.get_rank()
+    with pytest.raises(unisono.DTypeError, match="Fraction"):
+        unisono.send_object_list([Fraction(1, 3)], 1 - me)
+    with pytest.raises(unisono.DTypeError, match="object_list: got tuple, expected a list"):
+        unisono.send_object_list((1, 2), 1 - me)
+    unisono.send_object_list([Fraction(1, 3)], 1 - me, pickle=True)
+    got: list[Any] = [None]
+    with pytest.raises(unisono.ArgumentError, match="pickle"):
+        unisono.recv_object_list(got, 1 - me)
+    assert got == [None]
+    unisono.send_object_list([Fraction(1, 3)], 1 - me, pickle=True)
+    unisono.recv_object_list(got, 1 - me, pickle=True)
+    assert got == [Fraction(1, 3)]
+    unisono.send_object_list([1, 2], 1 - me)
+    with pytest.raises(unisono.ArgumentError, match=r"got 1 places, expected 2, the number of objects from rank \d"):
+        unisono.recv_object_list(got, 1 - me)
