@@ -1,157 +1,110 @@
-"""Lists of tensors in one call: the same bits as a call for each, whatever the tensors look like."""
+"""Lists of tensors in one call: the same bits as a call for each, whatever they look like, or errors."""
 
-import itertools
 import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import unisono
+from tests.support.matrix import FORMS, REDUCING, Case
+from tests.support.matrix_driver import begin, forget
+from unisono import ArgumentError, MismatchError
 from unisono.calls.coalesced import (
     all_gather_coalesced,
     all_reduce_coalesced,
     broadcast_coalesced,
     reduce_scatter_coalesced,
 )
+from unisono.engine.tensors import first_overlap
 
-SIZES = [1, 3]
+Kind = tuple[str, int, str]
+"""Of a tensor: dtype, elements, and a layout of the matrix."""
+
+KINDS: list[Kind] = [
+    ("float32", 10, "contiguous"), ("int64", 20, "offset"), ("float32", 20, "strided"), ("float32", 0, "empty"),
+    ("float64", 35, "transposed"), ("float32", 60, "leaf"), ("float32", 1, "scalar"),
+    ("bfloat16", 3000, "channels_last"),
+]  # fmt: skip
+FLOATS = [kind for kind in KINDS if kind[0] != "int64"]
+ONLY_READ: list[Kind] = [("float32", 12, "expanded"), ("complex64", 4, "conjugate")]
 
 
-def filled(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Values that differ between ranks, tensors and elements."""
-    generator = torch.Generator().manual_seed(1000 * unisono.get_rank() + seed)
-    values = torch.randint(-50, 50, shape, generator=generator)
-    return (values.to(torch.float64) / 8).to(dtype) if dtype.is_floating_point else values.to(dtype)
-
-
-def mixed(scale: int = 1) -> list[torch.Tensor]:
-    """All kinds of tensors: dtypes in turn, any layout, nothing, leaves, shared memory."""
-    strided = filled((20, 6), torch.float32, 5)[::2, ::3]
-    transposed = filled((7, 5), torch.float64, 6).t()
-    leaf = torch.nn.Parameter(filled((3, 4, 5), torch.float32, 7))
-    shared = unisono.empty(33, dtype=torch.int64).copy_(filled((33,), torch.int64, 8))
-    return [
-        filled((10 * scale,), torch.float32, 1),
-        filled((4, 5), torch.int64, 2),
-        strided,
-        torch.empty(0, 3),
-        transposed,
-        leaf,
-        filled((), torch.float32, 3),
-        shared,
-        filled((1000 * scale, 3), torch.bfloat16, 4),
+def listed(form: str, kinds: list[Kind], op: str = "sum", *, seed: int = 0, **case: Any) -> None:
+    """Make one call for several tensors. What comes of each is what a call for it alone gives, by the oracle."""
+    single, given = f"{form}_single" if f"{form}_single" in FORMS else form, list[list[Any]]()
+    cases = [
+        Case(single, dtype, op if single in REDUCING else "-", n, layout, seed=seed + k, **case)
+        for k, (dtype, n, layout) in enumerate(kinds)
     ]
+    ends = [begin(one, unisono.get_rank(), unisono.get_world_size(), given.append) for one in cases]
+    lists = [[*column] if isinstance(column[0], torch.Tensor) else column[0] for column in zip(*given, strict=True)]
+    places = [tensor.data_ptr() for tensor in lists[0]]
+    getattr(unisono, f"{form}_coalesced")(*lists)
+    assert [end() for end in ends] == [""] * len(ends)
+    assert [tensor.data_ptr() for tensor in lists[0]] == places
 
 
-def same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
-    for k, (one, other) in enumerate(zip(got, expected, strict=True)):
-        assert one.shape == other.shape
-        assert torch.equal(one, other), f"tensor {k}"
-
-
-@pytest.mark.ranks(*SIZES)
-def test_all_reduce() -> None:
-    for op in ("sum", "avg", "max", torch.distributed.ReduceOp.MIN):
-        for _ in range(3):  # the first call looks at the tensors, the others know them
-            tensors, singly = mixed(), mixed()
-            where = [tensor.data_ptr() for tensor in tensors]
-            all_reduce_coalesced(tensors, op)
-            for tensor in singly:
-                unisono.all_reduce(tensor, op)
-            same(tensors, singly)
-            assert where == [tensor.data_ptr() for tensor in tensors]
-            assert tensors[5].is_leaf
-            assert tensors[5].requires_grad
+@pytest.mark.ranks(1, 3)
+def test_same_bits_as_a_call_for_each() -> None:
+    for seed, shared in product((0, 0, 7), (False, True)):  # the first call looks at the tensors, others know them
+        for op in ("sum", "avg", "max", "min"):
+            listed("all_reduce", KINDS, op, seed=seed, shared=shared)
+        for form in ("all_reduce", "reduce_scatter"):
+            listed(form, FLOATS, "premul_sum", seed=seed, shared=shared)
+        listed("reduce_scatter", KINDS, seed=seed, shared=shared)
+    for seed, form in product((0, 0, 7), ("broadcast", "all_gather")):
+        listed(form, KINDS + ONLY_READ, seed=seed, root=1)
 
 
 @pytest.mark.parametrize("make", [unisono.premul_sum, torch.distributed._make_nccl_premul_sum])
-@pytest.mark.ranks(*SIZES)
-def test_inputs_times_factors(make: Callable[[float], Any], ranks: int) -> None:
-    """Factors of ranks differ, and those of calls; torch's ops are equal whatever their factors are."""
-    rank = unisono.get_rank()
-    for factor in (rank + 0.5, rank - 3.25, rank + 0.5):
-        op = make(factor)
-        tensors, singly = ([t for t in mixed() if t.is_floating_point()] for _ in range(2))
+@pytest.mark.ranks(1, 3)
+def test_factors_differ_between_calls(make: Callable[[float], Any], ranks: int) -> None:
+    """torch's ops are equal whatever their factors are."""
+    for first in (0.5, -3.25, 0.5):
+        op, total = make(unisono.get_rank() + first), 4 * sum(rank + first for rank in range(ranks))
+        tensors, wholes = [torch.full((n,), 4.0) for n in (5, 3)], [torch.full((n * ranks,), 4.0) for n in (5, 3)]
         all_reduce_coalesced(tensors, op)
-        for tensor in singly:
-            unisono.all_reduce(tensor, op)
-        same(tensors, singly)
-        outputs, inputs = [torch.empty(5), torch.empty(3)], [filled((n * ranks,), torch.float32, n) for n in (5, 3)]
-        before = [tensor.clone() for tensor in inputs]
-        reduce_scatter_coalesced(outputs, inputs, op)
-        same(inputs, before)
-        for output, source in zip(outputs, inputs, strict=True):
-            alone = torch.empty_like(output)
-            unisono.reduce_scatter_single(alone, source, op)
-            assert torch.equal(output, alone)
+        assert [tensor.unique().tolist() for tensor in tensors] == [[total]] * 2
+        reduce_scatter_coalesced(tensors, wholes, op)
+        assert [tensor.unique().tolist() for tensor in tensors + wholes] == [[total]] * 2 + [[4.0]] * 2
 
 
-@pytest.mark.ranks(3)
-def test_broadcast_only_reads_its_source() -> None:
-    if unisono.get_rank() == 1:
-        tensors = [torch.arange(3.0).expand(4, 3), torch.tensor([1 + 2j, 3 - 1j]).conj()]
-    else:
-        tensors = [torch.zeros(4, 3), torch.zeros(2, dtype=torch.complex64)]
-    broadcast_coalesced(tensors, 1)
-    same(tensors, [torch.arange(3.0).repeat(4, 1), torch.tensor([1 - 2j, 3 + 1j])])
-
-
+@pytest.mark.parametrize("form", ["all_gather", "reduce_scatter"])
 @pytest.mark.ranks(2, 3)
-def test_part_may_be_its_own_block_of_the_whole(ranks: int) -> None:
-    me = unisono.get_rank()
-    wholes = [filled((ranks, n), torch.float32, n) for n in (5, 3000)]
-    expected = [torch.empty_like(whole) for whole in wholes]
-    for output, whole in zip(expected, wholes, strict=True):
-        unisono.all_gather_single(output, whole[me].clone())
-    all_gather_coalesced(wholes, [whole[me] for whole in wholes])
-    same(wholes, expected)
-    expected = [torch.empty_like(whole[me]) for whole in wholes]
-    for output, whole in zip(expected, wholes, strict=True):
-        unisono.reduce_scatter_single(output, whole.clone())
-    reduce_scatter_coalesced([whole[me] for whole in wholes], wholes)
-    same([whole[me] for whole in wholes], expected)
+def test_part_may_be_its_own_block_of_the_whole(form: str) -> None:
+    listed(form, [("float32", n, "contiguous") for n in (5, 3000)], alias=True)
 
 
 @pytest.mark.ranks(2)
 def test_long_lists_take_several_passes() -> None:
-    tensors, singly = ([filled((n,), torch.float32, n) for n in (1_500_001, 3, 900_000)] for _ in range(2))
-    before = unisono.init().engine.call_number
-    all_reduce_coalesced(tensors)
-    assert unisono.init().engine.call_number == before + 10  # 9.6 MB, a MiB at a time
-    for tensor in singly:
-        unisono.all_reduce(tensor)
-    same(tensors, singly)
-    inputs = [filled((n,), torch.float64, n) for n in (300_001, 5, 100_000)]
-    outputs, expected = ([torch.empty(2 * tensor.numel(), dtype=torch.float64) for tensor in inputs] for _ in range(2))
-    all_gather_coalesced(outputs, inputs)
-    for output, tensor in zip(expected, inputs, strict=True):
-        unisono.all_gather_single(output, tensor)
-    same(outputs, expected)
-    results = [torch.empty_like(tensor) for tensor in inputs]
-    reduce_scatter_coalesced(results, outputs)
-    same(results, [2 * output.view(2, -1)[unisono.get_rank()] for output in expected])
+    group = unisono.init()
+    before = group.engine.call_number
+    listed("all_reduce", [("float32", n, "contiguous") for n in (1_500_001, 3, 900_000)])
+    assert group.engine.call_number == before + 10  # 9.6 MB, a MiB at a time
+    for form in ("all_gather", "reduce_scatter", "broadcast"):
+        listed(form, [("float64", n, "contiguous") for n in (300_001, 5, 100_000)])
+    forget()
 
 
 @pytest.mark.ranks(3)
 def test_coalesced_calls_keep_their_order() -> None:
-    tensors, singly = mixed(), mixed()
-    first = unisono.all_reduce(tensors[0], async_op=True)
-    second = all_reduce_coalesced(tensors, async_op=True)
-    third = all_reduce_coalesced(tensors, "max", async_op=True)
-    broadcast_coalesced(tensors[:2], 1)  # waits for what runs in the background
-    assert first.wait()
-    assert second.wait()
-    assert third.wait()
-    unisono.all_reduce(singly[0])
-    for op in ("sum", "max"):
-        for tensor in singly:
-            unisono.all_reduce(tensor, op)
-    same(tensors, singly)
+    tensors = [torch.full((n,), unisono.get_rank() + 1.0) for n in (4, 70_000)]
+    works: list[Any] = [
+        unisono.all_reduce(tensors[0], "max", async_op=True),  # 3, while the other one is 1, 2 or 3
+        all_reduce_coalesced(tensors, async_op=True),
+        all_reduce_coalesced(tensors, "max", async_op=True),
+    ]
+    broadcast_coalesced(tensors[:1], 1)  # waits for what runs in the background
+    assert all(work.is_success() for work in works)
+    assert [tensor.unique().tolist() for tensor in tensors] == [[9.0], [6.0]]
 
 
 @pytest.mark.ranks(2)
@@ -203,7 +156,7 @@ def test_tensor_that_changes_its_looks_is_seen() -> None:
 def test_tensors_that_lose_their_memory_in_a_call() -> None:
     """A call has the tensors' memory of its beginning, which lives until its end."""
     me = unisono.get_rank()
-    for k, late in itertools.product(range(3), (0, 1)):
+    for k, late in product(range(3), (0, 1)):
         arrays = [np.full(shape, me + 1.0, np.float32) for shape in ((70_000,), (5, 7))]
         tensors, new = [torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1]).t()], torch.full((3,), 7.0)
         refs = [weakref.ref(array) for array in arrays]
@@ -229,25 +182,54 @@ def test_tensors_that_lose_their_memory_in_a_call() -> None:
 @pytest.mark.ranks(2, 3)
 def test_the_plans_of_equal_lists_are_kept(ranks: int) -> None:
     """Also where ranks are late, and for calls between equal calls on other lists."""
-    me, group = unisono.get_rank(), unisono.init()
+    group, floats = unisono.init(), [("float32", n, "contiguous") for n in (7, 300, 1)]
     for turn in range(4):
-        if turn > 1 and me == turn % ranks:
+        if turn > 1 and group.rank == turn % ranks:
             time.sleep(0.05)  # longer than the kernel waits at once
-        tensors, singly = ([filled((n,), torch.float32, n + turn) for n in (7, 300, 1)] for _ in range(2))
-        all_reduce_coalesced(tensors, "max")
-        broadcast_coalesced(tensors, turn % ranks)
-        parts = [filled((n,), torch.int64, n + turn) for n in (5, 40)]
-        wholes = [torch.zeros(ranks * tensor.numel(), dtype=torch.int64) for tensor in parts]
-        all_gather_coalesced(wholes, parts)
-        again = [torch.zeros_like(tensor) for tensor in parts]
-        reduce_scatter_coalesced(again, wholes)
-        for tensor in singly:
-            unisono.all_reduce(tensor, "max")
-        same(tensors, singly)
-        same(again, [ranks * tensor for tensor in parts])
-        for whole, part in zip(wholes, parts, strict=True):
-            assert torch.equal(whole.view(ranks, -1)[me], part)
+        listed("all_reduce", floats, "max", seed=turn)
+        listed("broadcast", floats, seed=turn, root=turn)
+        for form in ("all_gather", "reduce_scatter"):
+            listed(form, [("int64", n, "contiguous") for n in (5, 40)], seed=turn)
     plans, group.plans = group.plans, {}
-    all_reduce_coalesced(tensors, "max")
+    listed("all_reduce", floats, "max", seed=4)
     assert not group.plans
     group.plans = plans
+
+
+def ones(*counts: int) -> list[torch.Tensor]:
+    return [*map(torch.ones, counts)]
+
+
+@pytest.mark.ranks(2)
+def test_known_lists_that_differ() -> None:
+    """Ranks that know both lists, and each makes another call; and lists with a tensor twice."""
+    for _ in range(2):
+        all_reduce_coalesced(ones(3, 5))
+        all_reduce_coalesced(ones(4, 4))
+    tensors = [ones(3, 5), ones(4, 4)][unisono.get_rank()]
+    with pytest.raises(MismatchError, match="2 tensors"):
+        all_reduce_coalesced(tensors)
+    assert all((tensor == 1).all() for tensor in tensors)
+    with pytest.raises(ArgumentError, match="share memory"):
+        all_reduce_coalesced(ones(4) * 2)
+    tensors = ones(4, 4)
+    all_reduce_coalesced(tensors)
+    assert all((tensor == 2).all() for tensor in tensors)
+
+
+@pytest.mark.ranks(2)
+def test_columns_of_one_tensor_are_apart() -> None:
+    table = torch.arange(12.0).view(4, 3)
+    all_reduce_coalesced(list(table.unbind(1)))
+    assert torch.equal(table, 2 * torch.arange(12.0).view(4, 3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6), st.booleans()), max_size=8))
+def test_first_overlap_against_the_definition(spans: list[tuple[int, int, bool]]) -> None:
+    def meet(first: int, second: int) -> bool:
+        (a, n, write), (b, m, other) = spans[first], spans[second]
+        return (write or other) and max(a, b) < min(a + n, b + m)
+
+    found = first_overlap(*([span[k] for span in spans] for k in range(3)))
+    pairs = {(i, j) for i in range(len(spans)) for j in range(len(spans)) if i != j and meet(i, j)}
+    assert (found in pairs) if pairs else (found is None)

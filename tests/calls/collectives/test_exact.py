@@ -1,18 +1,25 @@
 """Every collective, algorithm, form, size, dtype and op on real processes: the right bits, the same on all ranks."""
 
+import random
+import time
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
-from tests.support import oracle
+from tests.conftest import examples
+from tests.schedule.exchange.files import FILES
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
 from unisono.base.config import Config
+from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, Y, send
+from unisono.schedule.algorithms import CATALOGUE
+from unisono.schedule.exchange import write
 
 SIZES = (1, 2, 3, 4, 5, 7)
 WHOLE = [form for form in FORMS if f"{form}_single" not in FORMS]
@@ -131,70 +138,126 @@ def test_shapes_may_differ_where_counts_do_not() -> None:
     assert stacked.flatten().tolist() == [0.0] * 6 + [1.0] * 6 + [2.0] * 6
 
 
-@pytest.mark.ranks(3)
-def test_moved_tensors_keep_their_identity() -> None:
-    group = unisono.init()
-    layer = torch.nn.Linear(100, 50)
-    with torch.no_grad():
-        layer.weight.fill_(group.rank + 1.0)
-    weight = unisono.share_(layer.weight)
-    assert weight is layer.weight
-    assert weight.requires_grad
-    assert weight.is_leaf
-    assert group.heap_first <= weight.data_ptr() < group.heap_end
-    assert (weight == group.rank + 1).all()
-    unisono.all_reduce(layer.weight, "avg")
-    assert (weight == 2).all()
-    whole = unisono.empty(3, 7, dtype=torch.int64)
-    assert (whole.shape, whole.dtype) == ((3, 7), torch.int64)
-    assert unisono.empty((2, 5)).shape == (2, 5)
-
-
-FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-COUNT = 50_000
-
-
-def numbers(rank: int, dtype: torch.dtype) -> torch.Tensor:
-    """Numbers of very different sizes, so that every other order of additions shows."""
-    draw = torch.Generator().manual_seed(rank)
-    drawn = torch.randn(COUNT, generator=draw, dtype=torch.float64)
-    return (drawn * torch.randint(-8, 9, (COUNT,), generator=draw).double().exp2()).to(dtype)
-
-
-def pieces() -> list[slice]:
-    """Parts of the whole, of sizes on both sides of every limit, at even and odd places."""
-    return [
-        slice(first, first + size)
-        for size in (1, 3, 64, 100, 1000, 2047, 2049, 4097, 9_001, 16_385, 33_001)
-        for first in (0, 1, 63, 4001)
-    ]
-
-
-def memories(part: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Copies of a part: private, shared, and inside larger tensors of both kinds."""
-    group = unisono.init()
-    wide = [torch.empty(count + 10, dtype=part.dtype), group.empty(count + 10, dtype=part.dtype)]
-    narrow = [torch.empty(count, dtype=part.dtype), group.empty(count, dtype=part.dtype)]
-    return [t.copy_(part) for t in (*narrow, *(w[7 : 7 + count] for w in wide))]
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(torch.uint8)
-
-
 @pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.ranks(2, 3, 5)
-def test_bits_depend_on_the_numbers_only(dtype: torch.dtype) -> None:
-    group = unisono.init()
-    data = [numbers(rank, dtype) for rank in range(group.size)]
-    calls = 0
-    for op in ("sum", "avg"):
-        whole = bits(oracle.combine(data, op)).view(COUNT, -1)
-        for part in pieces():
-            for name in (None, "one_shot", "two_shot"):
-                for tensor in memories(data[group.rank][part], part.stop - part.start):
-                    unisono.all_reduce(tensor, op, algorithm=name)
-                    assert torch.equal(bits(tensor), whole[part].flatten()), (op, part, name, calls % 4)
-                    calls += 1
-    assert calls == 1056
+def test_bits_depend_on_the_numbers_only(dtype: str) -> None:
+    """Numbers of very different sizes are added in rank order, wherever they lie, on both sides of every limit."""
+    counts, names = (1, 3, 64, 100, 1000, 2047, 2049, 4097, 9_001, 16_385, 33_001), (None, "one_shot", "two_shot")
+    for op, n, layout, shared, name in product(("sum", "avg"), counts, ("contiguous", "offset"), BOTH, names):
+        check(Case("all_reduce", dtype, op, n, layout, shared=shared, seed=n), name)
+
+
+UNEVEN = [form for form, kinds in FORMS.items() if "uneven" in kinds]
+
+
+@pytest.mark.sampled(most=1)
+@pytest.mark.ranks(2, 3)
+def test_blocks_longer_than_a_segment() -> None:
+    for seed, form in product(range(2), UNEVEN):
+        check(usual(form, 300_000, blocks="uneven", seed=seed, root=seed))
+    forget()
+
+
+@pytest.mark.sampled(most=1)
+@pytest.mark.ranks(3, 4)
+def test_every_algorithm_takes_uneven_blocks() -> None:
+    for form in UNEVEN:
+        for name, seed in product(algorithms(form), (1, 2)):
+            check(usual(form, 9, blocks="uneven", seed=seed, root=seed), name)
+
+
+@pytest.mark.ranks(3)
+def test_even_and_uneven_calls_alternate() -> None:
+    """In gather only the root knows that sizes differ."""
+    me = unisono.get_rank()
+    for turn in range(40):
+        gathered = unisono.all_gather(None, torch.full((4 if turn % 3 else 2 + me,), me + turn))
+        assert [one.unique().tolist() for one in gathered] == [[rank + turn] for rank in range(3)]
+        check(usual("all_gather", 4, blocks="unknown", seed=turn))
+        check(usual("gather", 4, blocks="even" if turn % 3 else "uneven", root=1, seed=turn))
+        check(usual("all_gather_single", 4, seed=turn))
+
+
+@pytest.mark.parametrize("form", ["all_gather", "reduce_scatter"])
+@pytest.mark.ranks(2, 3)
+def test_whole_tensor_on_one_rank_meets_lists(form: str) -> None:
+    for n, shared, layout in product((3, 6000), BOTH * 2, ("contiguous", "strided")):
+        check(usual(form if unisono.get_rank() else f"{form}_single", n, layout=layout, shared=shared))
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.ranks(3)
+def test_all_gather_of_unknown_shapes(later: bool) -> None:
+    me = unisono.get_rank()
+    mine = torch.full((2, me), me, dtype=torch.int16).t()
+    made = unisono.all_gather(None, mine, async_op=later)
+    gathered = made.result() if later else made
+    assert [tensor.tolist() for tensor in gathered] == [[], [[1, 1]], [[2, 2], [2, 2]]]
+    assert {tensor.dtype for tensor in gathered} == {torch.int16}
+
+
+def test_late_peers_cause_no_false_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks up at the gate may see a peer in the next call already. Ranks have the settings of the environment."""
+
+    def many(calls: int) -> None:
+        assert unisono.init().engine.config.look_up_s == 1e-6
+        late = random.Random(unisono.get_rank())
+        for seed in range(calls):
+            check(Case("all_reduce", "float32", "sum", 1, seed=seed % 31))
+            if late.random() < 0.5:
+                time.sleep(late.random() * 1e-3)
+
+    monkeypatch.setenv("UNISONO_LOOK_UP_S", "0.000001")
+    monkeypatch.setenv("UNISONO_SPINS", "0")
+    with unisono.World(3, timeout_s=60) as world:
+        world.run(many, examples(600))
+
+
+def put(folder: Path, name: str) -> str:
+    path = folder / f"{name} on {unisono.get_rank()}.xml"
+    path.write_text(FILES[name])
+    return str(path)
+
+
+@pytest.mark.ranks(4)
+def test_file_of_an_algorithm_takes_any_size(tmp_path: Path) -> None:
+    me, ranks = unisono.get_rank(), unisono.get_world_size()
+    for name in ("fused ring of 4", "all pairs of 4, 4 chunks each"):
+        path = put(tmp_path, name)
+        for size in (1, 3, 16, 1001, 100_003):
+            tensor = torch.arange(size) + 7 * me
+            unisono.all_reduce(tensor, algorithm=path)
+            assert torch.equal(tensor, ranks * torch.arange(size) + 7 * sum(range(ranks))), (name, size)
+
+
+@pytest.mark.ranks(4)
+def test_file_is_for_one_collective(tmp_path: Path) -> None:
+    me = unisono.get_rank()
+    tensor, out = torch.arange(12) + 100 * me, torch.empty(12, dtype=torch.int64)
+    unisono.all_to_all_single(out, tensor, algorithm=put(tmp_path, "all_to_all of 2x2"))
+    assert out.tolist() == [100 * q + 3 * me + k for q in range(4) for k in range(3)]
+    with pytest.raises(ArgumentError, match=r"all_to_all.* is an algorithm for all_to_all, .* all_reduce"):
+        unisono.all_reduce(tensor, algorithm=put(tmp_path, "all_to_all of 2x2"))
+
+
+@pytest.mark.ranks(3)
+def test_file_is_for_one_number_of_ranks(tmp_path: Path) -> None:
+    path = put(tmp_path, "fused ring of 4")
+    with pytest.raises(ArgumentError, match=r"\d\.xml is a table for 4 ranks and root 0, expected one for 3 ranks"):
+        unisono.all_reduce(torch.zeros(3), algorithm=path)
+    with pytest.raises(ArgumentError, match=r"cannot read .*no\.xml: No such file"):
+        unisono.all_reduce(torch.zeros(3), algorithm=f"{tmp_path}/no.xml")
+
+
+@pytest.mark.ranks(4)
+def test_bits_of_a_file_are_those_of_its_table(tmp_path: Path) -> None:
+    """An exported algorithm gives the same bits when it is read from its file."""
+    for name in ("one_shot", "ring", "rabenseifner"):
+        path = f"{tmp_path}/{name}.xml"
+        write(CATALOGUE[f"all_reduce.{name}"].schedule(4), path, "msccl")
+        one = torch.rand(1000, generator=torch.Generator().manual_seed(unisono.get_rank()))
+        two = one.clone()
+        unisono.all_reduce(one, algorithm=name)
+        unisono.all_reduce(two, algorithm=path)
+        assert torch.equal(one, two)

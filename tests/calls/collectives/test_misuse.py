@@ -22,6 +22,10 @@ def f(count: int = 4) -> torch.Tensor:
     return torch.zeros(count)
 
 
+def blocks(*counts: int) -> list[torch.Tensor]:
+    return [*map(f, counts)]
+
+
 @pytest.mark.ranks(2)
 def test_split_sizes_may_be_arrays() -> None:
     source, out = torch.arange(4.0) + 10 * unisono.get_rank(), f()
@@ -34,26 +38,6 @@ def test_columns_that_only_interleave_are_apart() -> None:
     matrix = torch.zeros(3, 2)
     unisono.all_gather([matrix[:, 0], matrix[:, 1]], matrix[:, unisono.get_rank()] + unisono.get_rank() + 1)
     assert matrix.tolist() == [[1, 2]] * 3
-
-
-@pytest.mark.ranks(2)
-def test_scale_is_looked_at_in_every_call() -> None:
-    def quantized(scale: float) -> torch.Tensor:
-        return torch.quantize_per_tensor(torch.ones(4), scale, 0, torch.quint8)
-
-    for _ in range(3):
-        unisono.broadcast(quantized(0.5), 0)
-    with pytest.raises(unisono.MismatchError):
-        unisono.broadcast(quantized((0.5, 0.25)[unisono.get_rank()]), 0)
-    with pytest.raises(unisono.DTypeError, match="int_repr"):
-        unisono.send(quantized(0.5), 0)
-    with pytest.raises(unisono.DTypeError, match="int_repr"):
-        unisono.broadcast_coalesced([quantized(0.5)], 0)
-    with pytest.raises(unisono.DTypeError, match="quint8"):
-        unisono.empty(3, dtype=torch.quint8)
-    with pytest.raises(unisono.DTypeError, match=r"dtype: got str, expected a torch.dtype"):
-        unisono.empty(3, dtype="float32")
-    unisono.barrier()
 
 
 @pytest.mark.ranks(3)
@@ -100,6 +84,7 @@ def test_sizes_are_integers() -> None:
     """Numbers of NumPy are integers, bools are not."""
     assert unisono.empty(np.int64(2), 3).shape == (2, 3)
     assert unisono.init().empty(np.int32(4)).shape == (4,)
+    assert unisono.empty((2, 5), dtype=torch.int64).dtype is torch.int64
     for wrong in (True, 2.0, "2"):
         for make in (unisono.empty, unisono.init().empty):
             with pytest.raises(unisono.DTypeError, match=r"shape: got .*, expected an integer"):
@@ -108,6 +93,9 @@ def test_sizes_are_integers() -> None:
         unisono.empty((True,))
     with pytest.raises(unisono.ArgumentError, match="negative"):
         unisono.empty(2, -1)
+    for dtype, words in ((torch.quint8, "quint8"), ("float32", "dtype: got str, expected a torch.dtype")):
+        with pytest.raises(unisono.DTypeError, match=words):
+            unisono.empty(3, dtype=dtype)
     with pytest.raises(unisono.ArgumentError, match=r"got True, expected a whole number"):
         unisono.World(True)
 
@@ -123,6 +111,29 @@ def test_wrong_group_is_named() -> None:
     ):
         with pytest.raises(unisono.DTypeError, match=r"group: got str, expected a Group"):
             call("world")
+
+
+@pytest.mark.ranks(2)
+def test_algorithm_is_checked_before_sizes() -> None:
+    me, group, tensor = unisono.get_rank(), unisono.init(), torch.zeros(2)
+    number = group.engine.call_number
+    calls: list[Callable[[str | None], Any]] = [
+        lambda name: unisono.all_gather(None, tensor, algorithm=name),
+        lambda name: unisono.gather(tensor, None if me else blocks(2, 2), algorithm=name),
+        lambda name: unisono.scatter(tensor, None if me else blocks(2, 2), algorithm=name),
+        lambda name: unisono.all_to_all(blocks(2, 2), blocks(2, 2), algorithm=name),
+    ]
+    for k, call in enumerate(calls, 1):
+        with pytest.raises(unisono.MismatchError if me else unisono.ArgumentError, match="bogus"):
+            call(None if me else "bogus")
+        assert group.engine.call_number == number + k
+
+
+@pytest.mark.ranks(2)
+def test_unknown_shapes_have_eight_dimensions() -> None:
+    with pytest.raises(unisono.ArgumentError, match="9 dimensions"):
+        unisono.all_gather(None, torch.zeros([1] * 9))
+    assert len(unisono.all_gather(None, torch.zeros([1] * 8))) == 2
 
 
 @in_new_world(2)
@@ -155,45 +166,41 @@ NONE = {
     "negative timedelta": (timedelta(seconds=-2), ArgumentError, ": got -2, expected "),
 }
 
-CALLS: Mapping[str, Callable[[Any], Any]] = {
-    "all_reduce": lambda s: unisono.all_reduce(f(), timeout_s=s),
-    "reduce": lambda s: unisono.reduce(f(), 0, timeout_s=s),
-    "broadcast": lambda s: unisono.broadcast(f(), 0, timeout_s=s),
-    "scatter": lambda s: unisono.scatter(f(), None, 1 - unisono.get_rank(), timeout_s=s),
-    "gather": lambda s: unisono.gather(f(), None, 1 - unisono.get_rank(), timeout_s=s),
-    "all_gather": lambda s: unisono.all_gather(None, f(), timeout_s=s),
-    "all_gather_single": lambda s: unisono.all_gather_single(f(8), f(), timeout_s=s),
-    "reduce_scatter": lambda s: unisono.reduce_scatter(f(), [f(), f()], timeout_s=s),
-    "reduce_scatter_single": lambda s: unisono.reduce_scatter_single(f(), f(8), timeout_s=s),
-    "all_to_all": lambda s: unisono.all_to_all([f(), f()], [f(), f()], timeout_s=s),
-    "all_to_all_single": lambda s: unisono.all_to_all_single(f(), f(), timeout_s=s),
-    "scan": lambda s: unisono.scan(f(), timeout_s=s),
-    "exscan": lambda s: unisono.exscan(f(), timeout_s=s),
-    "barrier": lambda s: unisono.barrier(timeout_s=s),
-    "all_reduce_coalesced": lambda s: unisono.all_reduce_coalesced([f(), f()], timeout_s=s),
-    "broadcast_coalesced": lambda s: unisono.broadcast_coalesced([f(), f()], 0, timeout_s=s),
-    "all_gather_coalesced": lambda s: unisono.all_gather_coalesced([f(8)], [f()], timeout_s=s),
-    "reduce_scatter_coalesced": lambda s: unisono.reduce_scatter_coalesced([f()], [f(8)], timeout_s=s),
-    "all_gather_object": lambda s: unisono.all_gather_object([None, None], 1, timeout_s=s),
-    "gather_object": lambda s: unisono.gather_object(1, None, 1 - unisono.get_rank(), timeout_s=s),
-    "broadcast_object_list": lambda s: unisono.broadcast_object_list([1], 0, timeout_s=s),
-    "scatter_object_list": lambda s: unisono.scatter_object_list([None], None, 1 - unisono.get_rank(), timeout_s=s),
-    "send": lambda s: unisono.send(f(), 1, timeout_s=s),
-    "recv": lambda s: unisono.recv(f(), 1, timeout_s=s),
-    "isend": lambda s: unisono.isend(f(), 1, timeout_s=s),
-    "irecv": lambda s: unisono.irecv(f(), 1, timeout_s=s),
-    "sendrecv": lambda s: unisono.sendrecv(f(), 1, f(), 1, timeout_s=s),
-    "batch_isend_irecv": lambda s: unisono.batch_isend_irecv([], timeout_s=s),
-    "send_object_list": lambda s: unisono.send_object_list([1], 1, timeout_s=s),
-    "recv_object_list": lambda s: unisono.recv_object_list([1], 1, timeout_s=s),
-    "new_group": lambda s: unisono.new_group([0, 1], timeout_s=s),
-    "split": lambda s: unisono.split(0, timeout_s=s),
-    "init": lambda s: unisono.init(timeout_s=s),
-    "run": lambda s: unisono.run(f, 1, timeout_s=s),
-    "World": lambda s: unisono.World(1, timeout_s=s),
-    "Config": lambda s: unisono.Config(timeout_s=s),
+
+def other() -> int:
+    return 1 - unisono.get_rank()
+
+
+ARGUMENTS: Mapping[str, Callable[[], list[Any]]] = {
+    "all_reduce scan exscan": lambda: [f()],
+    "reduce broadcast": lambda: [f(), 0],
+    "scatter gather": lambda: [f(), None, other()],
+    "all_gather": lambda: [None, f()],
+    "all_gather_single": lambda: [f(8), f()],
+    "reduce_scatter": lambda: [f(), [f(), f()]],
+    "reduce_scatter_single": lambda: [f(), f(8)],
+    "all_to_all": lambda: [[f(), f()], [f(), f()]],
+    "all_to_all_single": lambda: [f(), f()],
+    "all_reduce_coalesced": lambda: [[f(), f()]],
+    "broadcast_coalesced": lambda: [[f(), f()], 0],
+    "all_gather_coalesced": lambda: [[f(8)], [f()]],
+    "reduce_scatter_coalesced": lambda: [[f()], [f(8)]],
+    "all_gather_object": lambda: [[None, None], 1],
+    "gather_object": lambda: [1, None, other()],
+    "broadcast_object_list": lambda: [[1], 0],
+    "scatter_object_list": lambda: [[None], None, other()],
+    "send recv isend irecv": lambda: [f(), 1],
+    "sendrecv": lambda: [f(), 1, f(), 1],
+    "batch_isend_irecv": lambda: [[]],
+    "send_object_list recv_object_list": lambda: [[1], 1],
+    "new_group": lambda: [[0, 1]],
+    "split": lambda: [0],
+    "run": lambda: [f, 1],
+    "World": lambda: [1],
+    "barrier init Config": list,
 }
-"""Public name -> a call with this time-out."""
+CALLS = {name: arguments for names, arguments in ARGUMENTS.items() for name in names.split()}
+"""Public names of calls that take a time-out, and arguments that are right."""
 
 OTHERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "Group.timeout_s": ("timeout_s", lambda s: setattr(unisono.init(), "timeout_s", s)),
@@ -234,7 +241,7 @@ def _arguments(one: Any) -> Mapping[str, Any]:
 @pytest.mark.ranks(2)
 def test_every_call_refuses_wrong_times() -> None:
     for what, call in CALLS.items():
-        refused(what, "timeout_s", call)
+        refused(what, "timeout_s", lambda s, what=what, call=call: getattr(unisono, what)(*call(), timeout_s=s))
     for what, (argument, call) in OTHERS.items():
         refused(what, argument, call)
     tensor = torch.ones(2)

@@ -1,89 +1,79 @@
 """Autograd hears of a call that overwrites what backward needs, and of no other call."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.matrix import FORMS, REDUCING, Case
+from tests.support.matrix_driver import begin
 
 
-def made() -> dict[str, Callable[[], tuple[list[torch.Tensor], list[torch.Tensor], Any]]]:
-    """For each call: the tensors that it writes on this rank, those that it does not, and the call."""
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    one, two = torch.ones(4), torch.ones(4)
-    whole, out = torch.ones(4 * size), torch.ones(4 * size)
-    parts, outs = list(torch.ones(size, 4).unbind()), [torch.ones(4) for _ in range(size)]
-    right, left = (me + 1) % size, (me - 1) % size
-    root = me == 1
+def tensors_in(given: Any) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        return [given]
+    return [tensor for one in given for tensor in tensors_in(one)] if isinstance(given, list | tuple) else []
 
-    def sendrecv(**_: Any) -> Any:
-        return unisono.sendrecv(one, right, two, left)
 
-    def messages(**_: Any) -> Any:
-        pending = unisono.isend(one, right)
-        unisono.recv(two, left)
-        return pending.wait()
-
-    def in_background(**_: Any) -> Any:
-        works = [unisono.isend(one, right), unisono.irecv(two, left)]
-        return [work.wait() for work in works]
-
-    def some(call: Any, *args: Any) -> Callable[..., Any]:
-        return lambda **options: call(*args, **options)
-
-    return {
-        "all_reduce": lambda: ([one], [], some(unisono.all_reduce, one)),
-        "scan": lambda: ([one], [], some(unisono.scan, one)),
-        "reduce": lambda: ([one] if root else [], [] if root else [one], some(unisono.reduce, one, 1)),
-        "broadcast": lambda: ([] if root else [one], [one] if root else [], some(unisono.broadcast, one, 1)),
-        "all_gather": lambda: (outs, [one], some(unisono.all_gather, outs, one)),
-        "all_gather_single": lambda: ([out], [one], some(unisono.all_gather_single, out, one)),
-        "gather": lambda: (outs if root else [], [one], some(unisono.gather, one, outs if root else None, 1)),
-        "scatter": lambda: ([one], parts, some(unisono.scatter, one, parts if root else None, 1)),
-        "reduce_scatter": lambda: ([one], parts, some(unisono.reduce_scatter, one, parts)),
-        "reduce_scatter_single": lambda: ([one], [whole], some(unisono.reduce_scatter_single, one, whole)),
-        "all_to_all": lambda: (outs, parts, some(unisono.all_to_all, outs, parts)),
-        "all_to_all_single": lambda: ([out], [whole], some(unisono.all_to_all_single, out, whole)),
-        "all_reduce_coalesced": lambda: ([one, two], [], some(unisono.all_reduce_coalesced, [one, two])),
-        "broadcast_coalesced": lambda: (
-            [] if root else [one, two], [one, two] if root else [], some(unisono.broadcast_coalesced, [one, two], 1)
-        ),
-        "sendrecv": lambda: ([two], [one], sendrecv),
-        "send and recv": lambda: ([two], [one], messages),
-        "isend and irecv": lambda: ([two], [one], in_background),
-    }  # fmt: skip
+def watched(call: Callable[..., Any], *given: Any, held: bool, **how: Any) -> Any:
+    """Make a call. The versions of tensors whose values it has changed are others, if autograd has saved them."""
+    tensors, weight = tensors_in(given), torch.ones((), requires_grad=True)
+    saved = [weight * tensor for tensor in tensors] if held else []
+    before = [(tensor.clone(), tensor._version) for tensor in tensors]
+    work = call(*given, **how)
+    if work is not None and how.get("async_op"):
+        work.wait()
+    for k, ((values, version), tensor) in enumerate(zip(before, tensors, strict=True)):
+        assert (tensor._version > version) == (held and not torch.equal(values, tensor)), (call.__name__, how, k)
+    del saved
+    return work
 
 
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.ranks(2, 3)
 def test_versions_of_what_is_written(held: bool) -> None:
-    for name, make in made().items():
-        for options in ({}, {}, {"async_op": True}):  # the second time on the fast path
-            written, read, call = make()
-            weight = torch.ones((), requires_grad=True)
-            losses = [weight * tensor for tensor in [*written, *read]] if held else []  # each saves the tensor
-            before = [tensor._version for tensor in [*written, *read]]
-            work = call(**options)
-            if options and hasattr(work, "wait"):
-                work.wait()
-            after = [tensor._version for tensor in [*written, *read]]
-            for k, (then, now) in enumerate(zip(before, after, strict=True)):
-                assert (now > then) == (held and k < len(written)), (name, options, k)
-            del losses
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    right, left = (me + 1) % size, (me - 1) % size
+
+    def messages(sent: torch.Tensor, got: torch.Tensor) -> None:
+        pending = unisono.isend(sent, right)
+        unisono.recv(got, left)
+        pending.wait()
+
+    def in_background(sent: torch.Tensor, got: torch.Tensor) -> None:
+        for work in (unisono.isend(sent, right), unisono.irecv(got, left)):
+            work.wait()
+
+    forms = [form for form in FORMS if form != "exscan"]
+    for later, form in product((False, False, True), forms):  # the second time on the fast path
+        case = Case(form, "float32", "premul_sum" if form in REDUCING else "-", 6, root=1, async_op=later)
+        call = partial(watched, getattr(unisono, form), held=held, async_op=later)
+        assert not begin(case, me, size, lambda given, call=call: call(*given))()
+    for later in (False, False, True):
+        one, two, out, whole = (torch.full((n,), me + n / 2) for n in (4, 5, 4 * size, 4 * size))
+        for coalesced, *given in (
+            (unisono.broadcast_coalesced, [one, two], 1), (unisono.all_reduce_coalesced, [one, two]),
+            (unisono.all_gather_coalesced, [out], [one]), (unisono.reduce_scatter_coalesced, [one], [whole]),
+        ):  # fmt: skip
+            watched(coalesced, *given, held=held, async_op=later)
+        for exchange in (messages, in_background):
+            watched(exchange, torch.full((4,), float(me)), torch.full((4,), -1.0), held=held)
+        watched(unisono.sendrecv, torch.full((4,), float(me)), right, torch.full((4,), -1.0), left, held=held)
 
 
-def aliases() -> dict[str, Callable[[torch.Tensor], tuple[bool, torch.Tensor]]]:
-    """Ways to write what a tensor that requires grad has: is grad mode on, and what is passed to the call."""
-    return {
-        "detached": lambda tensor: (True, tensor.detach()),
-        "detached, of another layout": lambda tensor: (True, tensor.detach().t()),
-        "data": lambda tensor: (True, tensor.data),
-        "no_grad": lambda tensor: (False, tensor),
-        "no_grad, a view": lambda tensor: (False, tensor.view(-1)),
-        "part": lambda tensor: (True, tensor.detach()[1:]),
-    }
+ALIASES: dict[str, tuple[bool, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "detached": (True, torch.Tensor.detach),
+    "detached, of another layout": (True, lambda tensor: tensor.detach().t()),
+    "data": (True, lambda tensor: tensor.data),
+    "no_grad": (False, lambda tensor: tensor),
+    "no_grad, a view": (False, lambda tensor: tensor.view(-1)),
+    "part": (True, lambda tensor: tensor.detach()[1:]),
+}
+"""Ways to write what a tensor that requires grad has: is grad mode on, and what is passed to the call."""
 
 
 @pytest.mark.parametrize("leaf", [True, False])
@@ -102,19 +92,18 @@ def test_views_made_before_a_call_stay_usable(leaf: bool) -> None:
         "messages": lambda tensor: unisono.recv(tensor, 1) if me == 0 else unisono.send(tensor, 0),
     }
     for name, call in calls.items():
-        for way, alias in aliases().items():
-            for again in range(2):
-                start = torch.full((4, 4), float(me + 1), requires_grad=True)
-                tensor = start if leaf else start * 1
-                first, _ = tensor.chunk(2)
-                with torch.no_grad():
-                    flat = tensor.view(-1)
-                tracked, written = alias(tensor)
-                with torch.set_grad_enabled(tracked):
-                    call(written)
-                first.sum().backward()
-                assert torch.equal(start.grad, torch.cat([torch.ones(2, 4), torch.zeros(2, 4)])), (name, way, again)
-                assert flat.requires_grad
+        for (way, (tracked, alias)), again in product(ALIASES.items(), range(2)):
+            start = torch.full((4, 4), float(me + 1), requires_grad=True)
+            tensor = start if leaf else start * 1
+            first, _ = tensor.chunk(2)
+            with torch.no_grad():
+                flat = tensor.view(-1)
+            written = alias(tensor)
+            with torch.set_grad_enabled(tracked):
+                call(written)
+            first.sum().backward()
+            assert torch.equal(start.grad, torch.cat([torch.ones(2, 4), torch.zeros(2, 4)])), (name, way, again)
+            assert flat.requires_grad
 
 
 @pytest.mark.ranks(2)

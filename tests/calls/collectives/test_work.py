@@ -6,13 +6,16 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import unisono
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
+from unisono.calls.dispatch.planning import patience_ns
 from unisono.calls.work import worker_of
 from unisono.integrations.torch.to_torch import Together
 
@@ -40,12 +43,28 @@ def test_work_tells_how_far_its_call_is() -> None:
         unisono.recv(torch.zeros(1), 0)
         pending = unisono.all_reduce(tensor, async_op=True)
     assert pending.wait()
+    expect_ended(pending, tensor)
+    assert tensor.tolist() == [2.0] * 5
+
+
+def expect_ended(pending: Any, tensor: torch.Tensor) -> None:
     assert pending.is_completed()
     assert pending.is_success()
     assert pending.exception() is None
+    assert pending.wait(1.0)
     assert pending.result() is tensor
     assert pending.get_future().wait() is tensor
-    assert tensor.tolist() == [2.0] * 5
+
+
+@pytest.mark.ranks(1)
+def test_call_needing_no_peer_ends_at_once() -> None:
+    tensor, called = torch.arange(5.0), list[Any]()
+    unisono.all_reduce(tensor)
+    unisono.barrier(async_op=True).wait()  # starts the worker
+    pending: Any = unisono.all_reduce(tensor, async_op=True)
+    expect_ended(pending, tensor)
+    pending.get_future().then(called.append)
+    assert len(called) == 1
 
 
 @pytest.mark.ranks(2)
@@ -274,18 +293,103 @@ def test_plans_forgotten_during_a_call(tmp_path: Path, begun: bool) -> None:
     until(lambda: gc.collect() >= 0 and not any(plan() for plan in plans))
 
 
+@in_new_world(2)
 def test_known_background_call_names_its_line() -> None:
     """Its first step, in which ranks exchange sizes, has been planned before."""
-
-    def work() -> str:
-        tensor = torch.ones(3)
-        into = [torch.empty(3) for _ in range(2)] if unisono.get_rank() == 0 else None
-        unisono.gather(tensor, into)
-        if into is not None:
-            return ""
-        with pytest.raises(unisono.PeerGone) as caught:
+    tensor, me = torch.ones(3), unisono.get_rank()
+    unisono.gather(tensor, None if me else [torch.empty(3) for _ in range(2)])
+    if me:
+        with pytest.raises(unisono.PeerGone, match=r"test_work\.py:\d+\)"):
             unisono.gather(tensor, async_op=True).wait()
-        return str(caught.value)
 
-    _, said = unisono.run(work, 2)
-    assert f"({__file__}:" in said
+
+@pytest.mark.parametrize("count", [2, 3_000_000])
+@pytest.mark.ranks(3)
+def test_late_peer_blocks_no_caller(count: int) -> None:
+    me, flag = unisono.get_rank(), torch.zeros(1)
+    tensor = torch.full((count,), 1.0 + me)
+    for _ in range(3):
+        unisono.all_reduce(tensor, "max")
+    if me:
+        unisono.recv(flag, 0)  # sent after the others' call has returned
+    pending: Any = unisono.all_reduce(tensor, "max", async_op=True)
+    if not me:
+        for peer in range(1, unisono.get_world_size()):
+            unisono.send(flag, peer)
+    later = torch.full((3,), float(me))
+    unisono.all_reduce(later)
+    assert pending.is_completed()  # calls keep their order
+    pending.wait()
+    assert [tensor[0].item(), tensor[-1].item(), *later.tolist()] == [3.0] * 5
+
+
+@pytest.mark.ranks(2, hosts="2x2")
+def test_groups_may_start_in_any_order() -> None:
+    """Over hosts, each has memory of its own on each host, which its ranks make within its first call."""
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    groups = [unisono.new_group() for _ in range(16)]
+    turns = sorted(range(16), key=lambda k: (k * (5, 7, 11, 13)[me]) % 16)
+    for _ in range(3):
+        tensors = [torch.full((300,), 10.0**me * (k + 1)) for k in range(16)]
+        works: list[Any] = [unisono.all_reduce(tensors[k], group=groups[k], async_op=True) for k in turns]
+        for pending in works:
+            pending.wait()
+        assert [tensor[7].item() for tensor in tensors] == [(10**size // 9) * (k + 1.0) for k in range(16)]
+
+
+@pytest.mark.ranks(2)
+def test_errors_come_with_wait() -> None:
+    me = unisono.get_rank()
+    tensors = torch.full((3,), 1.0 + me), torch.full((4,), 2.0 + me)
+    for tensor in tensors:
+        unisono.all_reduce(tensor)
+    for _ in range(3):
+        pending: Any = unisono.all_reduce(tensors[me], async_op=True)
+        for raising in (pending.wait, pending.result):
+            with pytest.raises(unisono.MismatchError, match="test_work"):
+                raising()
+        assert isinstance(pending.exception(), unisono.MismatchError)
+        assert not pending.is_success()
+    other = unisono.new_group(range(2))
+    unisono.all_reduce(tensors[0], "max", other)
+    if me == 0:
+        late: Any = unisono.all_reduce(tensors[0], "max", other, async_op=True, timeout_s=0.05)
+        with pytest.raises(unisono.WaitTimeout):
+            late.wait()
+    unisono.barrier()
+
+
+def test_worker_runs_long_calls_given_processors() -> None:
+    def group(to_spare: bool) -> Any:
+        return SimpleNamespace(engine=SimpleNamespace(processors_to_spare=to_spare))
+
+    sizes = 8, 1 << 20, 1 << 24
+    assert [patience_ns(group(True), nbytes) > 0 for nbytes in sizes] == [True, True, False]
+    brief, *longer = (patience_ns(group(False), nbytes) for nbytes in sizes)
+    assert 0 < brief < longer[0] < longer[1]  # as long as the call may take
+
+
+@pytest.mark.ranks(2)
+def test_callbacks_may_make_and_test_calls() -> None:
+    first, second, third = torch.ones(50_000), torch.ones(50_000), torch.ones(5)
+    work = unisono.all_reduce(first, async_op=True)
+    called = work.get_future().then(lambda _: unisono.all_reduce(third))
+    queued = unisono.all_reduce(second, async_op=True)
+    asked = work.get_future().then(lambda _: work.get_future().done() and work.is_success())
+    called.wait()
+    queued.wait()
+    assert (third[0].item(), asked.wait()) == (2.0, True)
+
+
+@pytest.mark.ranks(2)
+def test_work_keeps_its_tensors() -> None:
+    """Temporaries that nobody else holds live until the call has ended."""
+    group = unisono.init()
+    results = [torch.zeros(20_000 * group.size) for _ in range(20)]
+    works = []
+    for k, result in enumerate(results):
+        works.append(unisono.all_gather_single(result, torch.full((20_000,), float(k + group.rank)), async_op=True))
+        torch.full((20_000,), -1.0)  # takes the place of what has been given up too early
+    for work in works:
+        work.wait()
+    assert [float(result.sum()) for result in results] == [20_000.0 * (k + k + 1) for k in range(20)]

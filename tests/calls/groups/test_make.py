@@ -1,16 +1,22 @@
-"""Making groups: members, their order and numbers, limits of what is kept, and ranks that a group leaves out."""
+"""Groups: members, their order and numbers, what is kept, ranks that are left out, and calls of several at once."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import unisono
+from tests.calls.collectives.test_misuse import CALLS
+from tests.fuzz.ranks import make_every_call
+from tests.support.values import values
+from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.groups import (
     destroy_group,
@@ -20,7 +26,7 @@ from unisono.calls.groups import (
     new_group,
     split,
 )
-from unisono.hosts.sentinel import board_replicas
+from unisono.hosts.sentinel.board_replicas import Copies
 from unisono.ranks.group.current import NonMember
 from unisono.schedule.algorithms import all_gather
 
@@ -32,32 +38,29 @@ def members_by_call(group: unisono.Group) -> list[int]:
     return table.tolist()
 
 
-@pytest.mark.ranks(2, 5)
-def test_split_makes_two_groups(ranks: int) -> None:
-    rank = unisono.get_rank()
-    group, expected = split(rank % 2), list(range(rank % 2, ranks, 2))
-    assert (group.rank, group.size) == (expected.index(rank), len(expected))
-    assert members_by_call(group) == get_process_group_ranks(group) == expected
+LONG = 1 << 63
 
 
 @pytest.mark.parametrize(
-    ("keys", "order"), [([0, -1, 5, -(1 << 63), (1 << 63) - 1], [3, 1, 0, 2, 4]), ([1, 0, 1, 0, 1], [1, 3, 0, 2, 4])]
+    ("colors", "keys", "groups"),
+    [
+        ([0, 1, 0, 1, 0], [0] * 5, [[0, 2, 4], [1, 3]]),
+        ([0] * 5, [0, -1, 5, -LONG, LONG - 1], [[3, 1, 0, 2, 4]]),
+        ([0] * 5, [1, 0, 1, 0, 1], [[1, 3, 0, 2, 4]]),
+        ([None, 7, -1, 7, None], [0] * 5, [[1, 3]]),
+        ([-5, None, None, -2, -1], [0] * 5, []),
+        ([3, 2, 1, 0, 3], [0, 0, 0, 0, -1], [[4, 0], [1], [2], [3]]),
+    ],
 )
 @pytest.mark.ranks(5)
-def test_keys_order_the_members(keys: list[int], order: list[int]) -> None:
-    group = split(0, keys[unisono.get_rank()])
-    assert group.world_ranks[group.rank] == unisono.get_rank()
-    assert members_by_call(group) == order
-
-
-@pytest.mark.parametrize("colors", [[None, 7, -1, 7], [-5, None, None, -2], [3, 2, 1, 0]])
-@pytest.mark.ranks(4)
-def test_without_a_color_a_rank_is_in_no_group(colors: list[int | None]) -> None:
-    """Neither is it with a negative one."""
-    color = colors[unisono.get_rank()]
-    group = split(color)
-    assert bool(group) is (color is not None and color >= 0)
-    assert not group or members_by_call(group) == [rank for rank in range(4) if colors[rank] == color]
+def test_colors_and_keys_make_groups(colors: list[int | None], keys: list[int], groups: list[list[int]]) -> None:
+    """Without a color, or with a negative one, a rank is in no group."""
+    me = unisono.get_rank()
+    group, mine = split(colors[me], keys[me]), next((group for group in groups if me in group), None)
+    assert bool(group) is (mine is not None)
+    if mine:
+        assert (group.rank, group.size) == (mine.index(me), len(mine))
+        assert members_by_call(group) == get_process_group_ranks(group) == mine
 
 
 @pytest.mark.ranks(5)
@@ -136,18 +139,6 @@ def test_groups_have_names_and_times() -> None:
     ]  # fmt: skip
 
 
-@contextmanager
-def limit(module: str, name: str, value: int) -> Iterator[None]:
-    """Another limit, in a rank that tests share."""
-    home: Any = import_module(module)
-    usual = getattr(home, name)
-    setattr(home, name, value)
-    try:
-        yield
-    finally:
-        setattr(home, name, usual)
-
-
 def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
     table = torch.empty(group.size * count)
     unisono.all_gather_single(table, torch.arange(count) + group.rank * 1000.0, group, algorithm=algorithm)
@@ -156,60 +147,41 @@ def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
 
 @pytest.mark.ranks(2)
 def test_equal_tables_share_a_program() -> None:
-    """Tables that are made for one call each have programs of their own; equal tables have one."""
-    group = unisono.new_group()
+    """Of tables that are made for one call each, the programs are kept for a while; equal tables have one."""
+    group, home = unisono.new_group(), import_module("unisono.engine.rank")
 
-    def ring(name: str) -> Any:
+    def ring(number: int) -> Any:
         def mine(r: Any, ranks: int) -> Any:
             yield from all_gather.ring(r, ranks)
 
-        mine.__name__ = name
+        mine.__name__ = f"ring_{number}"
         return mine
 
-    with limit("unisono.engine.rank", "_MOST_PROGRAMS", 4):
+    with patch.object(home, "_MOST_PROGRAMS", 4), patch.object(home, "program", wraps=home.program) as compiled:
         for k in range(12):
-            gathers(group, 10 + k, ring(f"ring_{k}"))
+            gathers(group, 10 + k, ring(k))
             gathers(group, 10 + k, None)
-            assert len(group.engine._programs) <= 4
-    programs = [*map(id, group.engine._programs.values())]
-    gathers(group, 10, ring("ring_11"))
-    assert [*map(id, group.engine._programs.values())] == programs
+        before = compiled.call_count
+        gathers(group, 10, ring(11))
+        assert compiled.call_count == before
+        gathers(group, 30, ring(0))
+        assert compiled.call_count == before + 1
 
 
-def test_groups_that_a_host_has_forgotten() -> None:
+def test_host_knows_the_last_groups_it_has_forgotten() -> None:
     memory: Any = SimpleNamespace(add=lambda *_: None, remove=lambda *_: None, read=lambda *_: b"")
     told: list[object] = []
-    known = board_replicas.Copies(0, [0, 1], memory, lambda *_: None, lambda _, words: told.append(words))
-    for gid in range(board_replicas._MOST_KEPT + 100):
+    known = Copies(0, [0, 1], memory, lambda *_: None, lambda _, words: told.append(words))
+    for gid in range(2000):
         known.register(0, gid, 4096, (0, 1))
         known.forget(0, gid)
-    assert len(told) == board_replicas._MOST_KEPT + 100
-    assert len(known._forgotten) == board_replicas._MOST_KEPT
-    assert board_replicas._MOST_KEPT + 99 in known._forgotten
+    assert told == [["forgotten", gid] for gid in range(2000)]
+    for gid in (0, 1999):
+        known.register(0, gid, 4096, (0, 1))
+    assert told[2000:] == [["forgotten", 1999]]
 
 
-def every_call(group: unisono.Group) -> list[Callable[[], object]]:
-    t, wide = torch.ones(2), torch.ones(4)
-    return [
-        lambda: unisono.all_reduce(t, group=group),
-        lambda: unisono.all_reduce(t, group=group, async_op=True),
-        lambda: unisono.reduce(t, 0, group=group),
-        lambda: unisono.broadcast(t, 0, group),
-        lambda: unisono.scatter(t, None, 0, group),
-        lambda: unisono.gather(t, None, 0, group),
-        lambda: unisono.all_gather([t, t], t, group),
-        lambda: unisono.all_gather_single(wide, t, group),
-        lambda: unisono.reduce_scatter(t, [t, t], group=group),
-        lambda: unisono.reduce_scatter_single(t, wide, group=group),
-        lambda: unisono.all_to_all([t, t], [t, t], group=group),
-        lambda: unisono.all_to_all_single(wide, wide, group=group),
-        lambda: unisono.barrier(group),
-        lambda: unisono.empty(3, group=group),
-        lambda: unisono.share_(t, group=group),
-        lambda: new_group(group=group),
-        lambda: split(0, group=group),
-        lambda: group.timeout_s,
-    ]
+OF_GROUPS = [name for name in CALLS if "group" in signature(getattr(unisono, name)).parameters]
 
 
 @pytest.mark.ranks(3)
@@ -217,9 +189,14 @@ def test_calls_of_a_group_on_a_rank_outside_raise() -> None:
     group = new_group([0, 2], name="pair")
     nothing = split(None)
     if unisono.get_rank() == 1:
-        for call in every_call(group):
-            with pytest.raises(ArgumentError, match=r"rank 1 is not in group 'pair'.*`if group:`"):
-                call()
+        calls = [partial(getattr(unisono, name), *given()) for name, given in CALLS.items() if name in OF_GROUPS]
+        for call in (*calls, partial(unisono.empty, 3), partial(unisono.share_, torch.ones(2))):
+            for how in ({}, {"async_op": True}):
+                if not how or "async_op" in signature(call).parameters:
+                    with pytest.raises(ArgumentError, match=r"rank 1 is not in group 'pair'.*`if group:`"):
+                        call(group=group, **how)
+        with pytest.raises(ArgumentError, match="rank 1 is not in group"):
+            _ = group.timeout_s
         with pytest.raises(ArgumentError, match="rank 1 is not in group"):
             unisono.barrier(nothing)
     unisono.barrier()
@@ -247,3 +224,89 @@ def test_nonmember_knows_its_group() -> None:
     destroy_group(group)
     assert not split(-1)
     assert get_process_group_ranks(split(None)) == []
+
+
+@pytest.mark.ranks(4)
+def test_shared_tensors_are_never_staged() -> None:
+    """Whatever group they were made for; so no byte of them is seen in the staging area."""
+    rank = unisono.get_rank()
+    group = split(rank % 2, -rank)
+    tensors = [unisono.empty(50_000), group.empty(50_000), unisono.share_(torch.empty(50_000)), torch.empty(50_000)]
+    staged = []
+    for seed, tensor in enumerate(tensors):
+        tensor.copy_(values(50_000, rank + 7 * seed))
+        unisono.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, sum(values(50_000, member + 7 * seed) for member in group.world_ranks))
+        staged.append(staging_in_use(group))
+    assert staged == [False, False, False, True]
+
+
+def staging_in_use(group: unisono.Group) -> bool:
+    """Is there anything but zeros in this rank's staging area?"""
+    arena = group.engine.arena
+    staging = torch.frombuffer(arena.map, dtype=torch.uint8, offset=arena.stage(group.rank) - arena.base)
+    return bool(staging[: arena.stage_stride].any())
+
+
+@pytest.mark.ranks(4)
+def test_two_groups_from_two_threads() -> None:
+    """The threads' calls interleave differently on every rank; each group keeps its own order."""
+    rank = unisono.get_rank()
+    groups = [split(rank % 2), new_group()]
+
+    def work(group: unisono.Group) -> None:
+        for seed in range(10):
+            make_every_call(group, (500,), 10 * seed + group.world_ranks[0])
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(work, groups)] == [None] * 2
+
+
+@pytest.mark.ranks(3)
+def test_one_group_from_two_threads() -> None:
+    """Its calls run one after the other, so none is lost or torn."""
+    group = new_group([0, 2])
+    if not group:
+        return
+
+    def work(calls: int) -> float:
+        ones = [torch.ones(1) for _ in range(calls)]
+        for one in ones:
+            unisono.all_reduce(one, group=group)
+        return torch.cat(ones).sum().item()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(work, (100, 100))) == 400.0
+    last = torch.full((1,), 2.0)
+    unisono.all_reduce(last, group=group)
+    assert last.item() == 4.0
+
+
+@pytest.mark.ranks(4)
+def test_calls_in_the_background_keep_their_order() -> None:
+    group = split(unisono.get_rank() % 2)
+    tensor = torch.full((3000,), float(unisono.get_rank() + 1))
+    works = []
+    for _ in range(5):
+        works.append(unisono.all_reduce(tensor, group=group, async_op=True))
+        works.append(unisono.broadcast(tensor, 0, group, async_op=True))
+    unisono.all_reduce(tensor, group=group)
+    assert all(work.is_success() for work in works if work is not None)
+    group.close()
+    assert tensor.unique().tolist() == [[4.0 * 32], [6.0 * 32]][unisono.get_rank() % 2]
+
+
+def test_background_calls_end_before_a_run_does(worlds: Worlds) -> None:
+    """Peers still need them, and must not hear that this rank has returned."""
+
+    def leave_early(rank_that_waits: int) -> float:
+        group = new_group()
+        tensor = torch.full((200_000,), float(group.rank))
+        work = unisono.all_reduce(tensor, group=group, async_op=True, algorithm="ring")
+        if group.rank == rank_that_waits and work is not None:
+            work.wait()
+            return tensor[-1].item()
+        return 0.0
+
+    for rank in range(3):
+        assert worlds(3).run(leave_early, rank)[rank] == 3.0

@@ -5,10 +5,12 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -29,59 +31,53 @@ def total(group: unisono.Group, tensor: torch.Tensor) -> float:
     return tensor[-1].item()
 
 
-def memory() -> int:
-    """Bytes of memory behind the world's arena, on which all ranks agree: none is at work while they look."""
+def used() -> dict[str, int]:
+    """What this process and its world use, but for garbage and descriptors that watch the world's ranks."""
     world = unisono.init()
-    unisono.barrier()
-    found = os.stat(world.engine.arena.fd).st_blocks * 512
+    gc.collect()
+    unisono.barrier()  # no rank is at work while the others look
+    status, maps = (Path(f"/proc/self/{name}").read_text() for name in ("status", "maps"))
+    found = {
+        "descriptors": len(os.listdir("/proc/self/fd")) - len(world.liveness._pidfds),
+        "threads": threading.active_count(),
+        "mappings": maps.count("memfd:unisono"),
+        "shared": os.stat(world.engine.arena.fd).st_blocks * 512,
+        "private": int(status.partition("RssAnon:")[2].split()[0]) << 10,
+    }
     unisono.barrier()
     return found
 
 
-def census() -> tuple[int, int, int]:
-    """Descriptors, but for those that watch the world's ranks, threads, and mappings of the arena of this process.
+def grown(before: dict[str, int], **most: int) -> dict[str, int]:
+    """What there is more of than before. There may be less: threads of earlier tests end in their own time.
 
-    Without what earlier tests in this process have left to the garbage collector.
+    most: bytes of memory that are looked at, too, and by how many they may grow.
     """
-    gc.collect()
-    mappings = Path("/proc/self/maps").read_text().count("memfd:unisono")
-    descriptors = len(os.listdir("/proc/self/fd")) - len(unisono.init().liveness._pidfds)
-    return descriptors, threading.active_count(), mappings
-
-
-def more_than(before: tuple[int, int, int]) -> list[str]:
-    """What there is more of than before. There may be less: threads of earlier tests end in their own time."""
-    names = "descriptors", "threads", "mappings"
-    return [f"{now - then} {name}" for name, then, now in zip(names, before, census(), strict=True) if now > then]
-
-
-def resident() -> int:
-    """Bytes of private memory of this process."""
-    return next(
-        int(line.split()[1]) << 10
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("RssAnon:")
-    )
+    more = {what: now - before[what] for what, now in used().items()}
+    return {
+        what: more[what] for what in ("descriptors", "threads", "mappings", *most) if more[what] > most.get(what, 0)
+    }
 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(2, 3)
 def test_two_hundred_at_once() -> None:
-    before, open_before = memory(), census()
-    groups = [new_group() for _ in range(200)]
+    before, groups = used(), [new_group() for _ in range(200)]
     assert len({group.engine.arena.start for group in groups}) == 200
-    assert len({id(group.engine._programs) for group in groups}) == 1, "each would compile for itself"
-    assert not more_than(open_before)
-    for k, group in enumerate(groups):
-        tensor = torch.full((50,), float(k + group.rank))
-        unisono.all_reduce(tensor, "max", group)
-        assert tensor.tolist() == [k + group.size - 1.0] * 50
+    assert not grown(before)
+    home = import_module("unisono.engine.rank")
+    with patch.object(home, "program", wraps=home.program) as compiled:
+        for k, group in enumerate(groups):
+            tensor = torch.full((50,), float(k + group.rank))
+            unisono.all_reduce(tensor, "max", group)
+            assert tensor.tolist() == [k + group.size - 1.0] * 50
+    assert compiled.call_count <= 1
     for group in groups:
         destroy_group(group)
     unisono.barrier()
     destroy_group(new_group())
     # What the heap keeps is bookkeeping of its own: less than a page for each of the groups that were alive.
-    assert memory() - before < 200 * 4096
+    assert not grown(before, shared=200 * 4095)
 
 
 @pytest.mark.sampled(most=1)
@@ -104,17 +100,15 @@ def test_hundreds_one_after_the_other(way: str) -> None:
         gc.collect()
 
     loop(50)
-    before, open_before, private = memory(), census(), resident()
+    before = used()
     loop(MANY * (1 + (way == "closed")))
-    assert not more_than(open_before)
-    assert memory() - before <= 32 * 4096
-    assert resident() - private < 1 << 20
+    assert not grown(before, shared=32 * 4096, private=1 << 20)
 
 
 @pytest.mark.ranks(2)
 def test_worker_thread_ends_with_its_group() -> None:
     """Closed or dropped, while their last call still runs or afterwards."""
-    before = census()
+    before = used()
     for k in range(12):
         group = new_group()
         tensor = torch.full((50_000,), 1.0)
@@ -130,7 +124,7 @@ def test_worker_thread_ends_with_its_group() -> None:
         threads[0].join(20)
         assert not threads[0].is_alive()
         assert tensor.unique().tolist() == [2.0]
-    assert not more_than(before)
+    assert not grown(before)
 
 
 @pytest.mark.parametrize("first", range(3))
@@ -254,20 +248,6 @@ def test_dropped_group_needs_no_collector(use: str) -> None:
     assert all(work.is_success() for work in works)
 
 
-ROUNDS = 2
-
-
-def watched(group: unisono.Group) -> Iterator[tuple[str, Any]]:
-    """What has to go with a group."""
-    yield from (("group", group), ("host", group.engine), ("region", group.engine.arena))
-    for plan in group.plans.values():
-        yield "plan", plan
-    if group.progress_engine is not None:
-        yield "progress engine", group.progress_engine
-    if group.span is not None:
-        yield "span", group.span
-
-
 def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
     """What is still there when all ranks have left, and what took its time has ended.
 
@@ -298,17 +278,20 @@ def free_bytes() -> int:
 @pytest.mark.ranks(2, hosts=["2x1", "2+1"])
 def test_used_groups_leave_nothing_behind(closes: bool) -> None:
     wrong, free = list[str](), -1
-    for number in range(ROUNDS + 1):
+    for number in range(3):
         group = unisono.new_group()
         sub = unisono.new_group([0, group.size - 1], group=group)
         groups = [one for one in (group, sub) if isinstance(one, unisono.Group)]
         for one in groups:
             make_every_call(one)
-        refs = [(what, weakref.ref(thing)) for one in groups for what, thing in watched(one)]
+        parts = [
+            (one, one.engine, one.engine.arena, one.progress_engine, one.span, *one.plans.values()) for one in groups
+        ]
+        refs = [(type(part).__name__, weakref.ref(part)) for some in parts for part in some if part is not None]
         if closes:
             for one in groups:
                 unisono.destroy_group(one)
-        del group, sub, groups, one
+        del group, sub, groups, one, parts
         wrong += [f"round {number}: a {what} is left" for what in left_of(refs)]
         before, free = free, free_bytes()
         if number and free != before:  # the first round makes what the world itself keeps

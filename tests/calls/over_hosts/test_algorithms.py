@@ -1,7 +1,12 @@
-"""Every algorithm over hosts, in place and not, with every setting that shapes programs: against the oracle."""
+"""Every algorithm over hosts, with every setting that shapes programs, and long vectors: against the oracle."""
 
+import os
 import random
-from collections.abc import Callable, Iterator
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -13,13 +18,17 @@ import unisono
 from tests.conftest import NIGHTLY, RUN_S
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
+from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
+from tests.support.waiting import until
 from tests.support.worlds import OnHosts
-from unisono.base.config import environment_name
+from unisono.base.config import Config, environment_name
 from unisono.base.errors import MismatchError
+from unisono.ranks.failures import attend
 from unisono.schedule import ADD, COPY, ROOTED, Hosts, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
+from unisono.schedule.choose.over_hosts import choose_spanning
 
 SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 
@@ -127,11 +136,6 @@ def test_every_algorithm_with_every_setting(setting: str, shape: str) -> None:
 UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 
 
-def numbers(rank: int, count: int, place: int = 0) -> torch.Tensor:
-    """Small whole numbers, others on each rank and in each block: sums of them are exact."""
-    return ((torch.arange(count) * 7 + 3 * rank + 5 * place) % 11 - 5).float()
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(hosts=["2x2", "3+1"])
 def test_uneven_blocks_go_by_every_algorithm() -> None:
@@ -146,18 +150,14 @@ def test_uneven_blocks_go_by_every_algorithm() -> None:
 @pytest.mark.ranks(hosts="2x2")
 def test_name_means_one_table_short_or_full() -> None:
     """Ranks that name it in several ways make one call; a table of the user's own is another one."""
-    me = unisono.get_rank()
-    total = torch.stack([numbers(rank, 1000) for rank in range(4)]).sum(0)
-    tensor = numbers(me, 1000)
-    unisono.all_reduce(tensor, algorithm=["circulant", "all_reduce.circulant"][me % 2])
-    assert torch.equal(tensor, total)
-    own = CATALOGUE["all_reduce.circulant"].schedule(4)
+    me, own = unisono.get_rank(), CATALOGUE["all_reduce.circulant"].schedule(4)
+    case = Case("all_reduce", "float32", "sum", 1000, exact=True)
+    check(case, ["circulant", "all_reduce.circulant"][me % 2])
     with pytest.raises(MismatchError) as caught:
-        unisono.all_reduce(tensor, algorithm=own if me else "circulant")
+        unisono.all_reduce(torch.ones(1000), algorithm=own if me else "circulant")
     assert "all_reduce.spanning circulant ×1 over 2x2" in str(caught.value)
     assert "all_reduce.circulant over 2x2" in str(caught.value)
-    unisono.all_reduce(tensor.copy_(numbers(me, 1000)), algorithm=own)
-    assert torch.equal(tensor, total)
+    check(case, own)
 
 
 def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
@@ -170,17 +170,9 @@ def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
 
 @pytest.mark.ranks(hosts="2x2")
 def test_table_may_move_uneven_blocks() -> None:
-    me = unisono.get_rank()
-
-    def exchange(pairs: Callable[[int, int], int]) -> None:
-        taken = [torch.empty(pairs(rank, me)) for rank in range(4)]
-        given = [numbers(me, pairs(me, rank), rank) for rank in range(4)]
-        unisono.all_to_all(taken, given, algorithm=_by_the_neighbour)
-        assert all(torch.equal(block, numbers(rank, pairs(rank, me), me)) for rank, block in enumerate(taken))
-
-    exchange(lambda _a, _b: 5)
-    exchange(lambda a, b: 2 * a + b)
-    exchange(lambda _a, _b: 6)
+    for blocks in ("even", "uneven", "even"):
+        for seed in range(3):
+            check(Case("all_to_all", "float32", "-", 5, blocks=blocks, seed=seed), _by_the_neighbour)
 
 
 @algorithm("broadcast", chunks=2)
@@ -197,9 +189,7 @@ def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
 @pytest.mark.ranks(4, hosts="2x2")
 def test_table_that_moves_chunks() -> None:
     """On the way a chunk has another place, where chunks have other sizes: 7 elements do not divide."""
-    tensor = torch.arange(7.0) if unisono.get_rank() == 0 else torch.zeros(7)
-    unisono.broadcast(tensor, 0, algorithm=_by_another_chunk)
-    assert torch.equal(tensor, torch.arange(7.0))
+    check(Case("broadcast", "float32", "-", 7), _by_another_chunk)
 
 
 FIGURES = {
@@ -211,21 +201,13 @@ FIGURES = {
 }
 
 SCRIPT = """
-import sys, torch, unisono
-group, seen = unisono.init(), []
-me, size = group.rank, group.size
-for count in (3, 5_000, 300_001):
-    whole = (torch.arange(size * count) % 7 + 1).view(size, count).double() / 3
-    tensor = whole[me].clone()
-    unisono.all_reduce(tensor)
-    assert torch.allclose(tensor, whole.sum(0))
-    seen.append(tensor.view(torch.int64).sum().item())
-    taken = torch.empty(size, count, dtype=torch.double)
-    unisono.all_gather_single(taken, whole[me].clone())
-    assert torch.equal(taken, whole)
-    unisono.broadcast(tensor.copy_(whole[me]), 3)
-    assert torch.equal(tensor, whole[3])
-print(group.hosts.text, group.engine.config.segment_bytes, *seen)
+import torch, unisono
+from tests.fuzz.ranks import make_every_call
+group = unisono.init()
+make_every_call(group, (3, 5_000, 300_001))
+tensor = torch.arange(300_001, dtype=torch.double) / (3 + group.rank)
+unisono.all_reduce(tensor)
+print(group.hosts.text, group.engine.config.segment_bytes, tensor.view(torch.int64).sum().item())
 unisono.shutdown()
 """
 
@@ -242,3 +224,85 @@ def test_hosts_with_settings_of_their_own(python: Python) -> None:
     assert [rank.returncode for rank in ranks] == [0] * 4
     assert [words[:2] for words in said] == [["2x2", f"{64 << 10}"]] * 2 + [["2x2", f"{1 << 20}"]] * 2
     assert len({tuple(words[2:]) for words in said}) == 1
+
+
+N = 300_007
+
+
+def test_long_vectors_go_in_pieces() -> None:
+    for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
+        assert choose_spanning(name, 8 * N, Hosts.parse("2x2")).pieces == 4
+        assert choose_spanning(name, 8000, Hosts.parse("2x2")).pieces == 1
+
+
+@pytest.mark.ranks(hosts=["2x1", "3+1"])
+def test_every_call_on_long_vectors() -> None:
+    for form in FORMS:
+        named = ("sum", "avg", "max") if form == "all_reduce" else ops(form, "float64")[:1]
+        for op, root in product(named, (0, 3)):
+            check(Case(form, "float64", op, N, root=root, seed=root, exact=True))
+    forget()
+
+
+@pytest.mark.ranks(hosts=["2x1", "3+1"])
+def test_nobody_writes_a_tensor_after_the_error() -> None:
+    """What other ranks of a call have sent, and still send, goes to memory of our own."""
+    me, last, group = unisono.get_rank(), unisono.get_world_size() - 1, unisono.new_group()
+    tensor = torch.full((N,), float(me))
+    if me != last:
+        with pytest.raises(unisono.WaitTimeout):
+            unisono.all_reduce(tensor, group=group, timeout_s=0.5)
+        tensor.fill_(-1.0)
+    unisono.barrier()
+    if me == last:
+        with suppress(unisono.PeerError):  # the others had sent all of it
+            unisono.all_reduce(tensor, group=group, timeout_s=20)
+    unisono.barrier()
+    assert me == last or tensor.eq(-1.0).all()
+
+
+COUNT = 1 << 18
+STAGED_IN_ONE = {"cross_memory_bytes": 0, "inline_bytes": 1 << 22, "segment_bytes": 1 << 23}
+"""Private vectors of COUNT elements are staged, their signatures beside them; those in shared memory are elsewhere."""
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize(
+    "config", [Config.from_env(), Config.from_env().replace(**STAGED_IN_ONE)], ids=["usual", "staged in one"]
+)
+@in_new_world(4, hosts="3+1", config="config")
+def test_shared_tensors_on_one_rank_of_a_host(config: Config, odd: int) -> None:
+    """Ranks 0 to 2 are on one host, where rank 0 hands the sum to the others, who can read it on some ranks only."""
+    group = unisono.init()
+    for turn in range(20):
+        tensor = group.empty(COUNT) if group.rank == odd else torch.empty(COUNT)
+        unisono.all_reduce(tensor.copy_((torch.arange(COUNT) * (group.rank + 3) % 251).float() + turn))
+        assert torch.equal(tensor, sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4)))
+
+
+@in_new_world(4, hosts="2x2")
+def test_rank_raises_when_no_neighbour_needs_it() -> None:
+    """Ranks 0 and 1 are in a call when the other host makes another one. Rank 1 is held up there."""
+    group = unisono.init()
+    me = group.rank
+    unisono.all_reduce(torch.ones(3))
+    pid, number = group.engine.arena.board(1).pid, group.engine.call_number
+
+    def hold_up() -> None:
+        until(lambda: group.engine.entered(1) >= number)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(pid, signal.SIGCONT)
+
+    with ThreadPoolExecutor(1) as pool:
+        if me == 0:
+            pool.submit(hold_up)
+        attend._COLLECT_S = 0.1  # rank 1 does not tell its call
+        with pytest.raises(unisono.MismatchError) as raised:
+            unisono.all_reduce(torch.ones(1 << 23 if me < 2 else 5))
+    assert "float32[8388608]" in str(raised.value)
+    assert "float32[5]" in str(raised.value)
+    tensor = torch.full((3,), 10.0**me)
+    unisono.all_reduce(tensor)
+    assert tensor[1].item() == 1111.0

@@ -1,52 +1,52 @@
-"""Collectives over several hosts: their order, bits, groups and errors."""
+"""Collectives over several hosts: order, bits, groups, errors, calls that are made again, that wait, or in two jobs."""
 
 import contextlib
+import gc
 import io
+import os
 import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
 import unisono
+from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
-
-MANY = 20_011
-
-
-def data(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Small whole numbers, others on each rank: sums of them are exact in every dtype."""
-    return ((torch.arange(count) * 7 + 3 * rank) % 11 - 5).to(dtype)
-
-
-def everybody(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.stack([data(rank, count, dtype) for rank in range(unisono.get_world_size())])
+from tests.support.values import values
+from tests.support.waiting import until
+from unisono.engine.compile.program import DONE, WAITING
+from unisono.ranks.failures.attend import Watch
 
 
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(hosts=["2x2:round_robin", "3+1"])
 def test_values_are_combined_in_rank_order() -> None:
     me, size = unisono.get_rank(), unisono.get_world_size()
-    whole = everybody(100, torch.int64)
-    tensor = whole[me].clone()
     big = torch.full((3,), 2**62, dtype=torch.int64) + me * size
     unisono.all_reduce(big, "avg")  # no partial sum fits into 64 bits
     assert big.tolist() == [2**62 + size * (size - 1) // 2] * 3
-    first = unisono.make_op(lambda x, _: x, commutative=False)
-    unisono.all_reduce(tensor, first)
-    assert torch.equal(tensor, whole[0])
+    tensor = values(100, me, torch.int64)
+    unisono.all_reduce(tensor, unisono.make_op(lambda x, _: x, commutative=False))
+    assert torch.equal(tensor, values(100, 0, torch.int64))
 
 
 @pytest.mark.ranks(hosts=["2x2", "3+1"])
 def test_repeated_sums_have_the_same_bits() -> None:
     """On all ranks, whoever comes first: their order is fixed."""
     torch.manual_seed(unisono.get_rank())
-    vector = torch.randn(MANY)
+    vector = torch.randn(20_011)
     sums = [vector.clone() for _ in range(4)]
     for number, each in enumerate(sums):
         if unisono.get_rank() == number:
             time.sleep(0.01)
         unisono.all_reduce(each)
-    everywhere = [torch.empty(MANY) for _ in range(unisono.get_world_size())]
+    everywhere = [torch.empty(20_011) for _ in range(unisono.get_world_size())]
     unisono.all_gather(everywhere, sums[0])
     assert all(torch.equal(sums[0], other) for other in (*sums, *everywhere))
 
@@ -66,19 +66,6 @@ def test_groups_inside_a_host_and_over_hosts() -> None:
             tensor = torch.full((300,), 10.0**me)
             unisono.all_reduce(tensor, group=group)
             assert tensor[5].item() == sum(10.0**other for other in members)
-
-
-@pytest.mark.ranks(hosts="2x2")
-def test_groups_may_start_in_any_order() -> None:
-    """Each has memory of its own on each host, which its ranks make within its first call."""
-    me = unisono.get_rank()
-    groups = [unisono.new_group() for _ in range(16)]
-    tensors = [torch.full((300,), 10.0**me * (k + 1)) for k in range(16)]
-    turns = sorted(range(16), key=lambda k: (k * (5, 7, 11, 13)[me]) % 16)
-    works = [unisono.all_reduce(tensors[k], group=groups[k], async_op=True) for k in turns]
-    for one in works:
-        one.wait()
-    assert [tensor[7].item() for tensor in tensors] == [1111.0 * (k + 1) for k in range(16)]
 
 
 @pytest.mark.ranks(hosts="2x2")
@@ -114,16 +101,153 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
 @pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
 @pytest.mark.ranks(hosts="2x2")
 def test_two_scales_make_two_calls() -> None:
-    me, values = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
+    me, numbers = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
     group = unisono.new_group([0, 2])  # a rank of each host
     if not group:
         return
     for scales in ((0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (0.5, 0.25), (0.5, 0.5)):
-        tensor = torch.quantize_per_tensor(values, scales[me // 2], 0, torch.quint8)
+        tensor = torch.quantize_per_tensor(numbers, scales[me // 2], 0, torch.quint8)
         if len(set(scales)) > 1:
             with pytest.raises(unisono.MismatchError, match=r"(?s) \* 0\.25 \+ 0.* \* 0\.5 \+ 0"):
                 unisono.broadcast(tensor, 1, group=group)
-            assert torch.equal(tensor.dequantize(), values)
+            assert torch.equal(tensor.dequantize(), numbers)
         else:
             unisono.broadcast(tensor, 1, group=group)
             assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)
+
+
+F64 = torch.float64
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("n", [1000, 300_000])
+@pytest.mark.ranks(hosts=["2x1", "2x2"])
+def test_calls_take_old_and_new_tensors(n: int) -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
+    wide = torch.empty(size * n, dtype=torch.float64)
+    for turn in range(12):
+        tensor = tensors[turn * turn % 5 % 3]
+        tensor.copy_(values(n, me + 7 * turn, F64))
+        unisono.all_reduce(tensor)
+        assert tensor.equal(sum(values(n, rank + 7 * turn, F64) for rank in range(size)))
+        tensor.copy_(values(n, me + 7 * turn, F64))
+        unisono.all_gather_single(wide, tensor)
+        assert wide.equal(torch.cat([values(n, rank + 7 * turn, F64) for rank in range(size)]))
+        parts = [torch.empty(n, dtype=torch.float64) for _ in range(size)]
+        unisono.all_gather(parts, tensor)
+        assert all(part.equal(values(n, rank + 7 * turn, F64)) for rank, part in enumerate(parts))
+        unisono.broadcast(tensor, turn % size)
+        assert tensor.equal(values(n, turn % size + 7 * turn, F64))
+
+
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("n", [1000, 300_000])
+@pytest.mark.ranks(hosts=["2x1", "2x2"])
+def test_memory_of_tensors_is_not_kept(n: int) -> None:
+    seen = []
+    for _ in range(4):
+        array = np.ones(n)
+        seen.append(weakref.ref(array))
+        unisono.all_reduce(torch.from_numpy(array))
+        del array
+    assert [one() is None for one in seen] == [True] * 4
+
+
+@pytest.mark.sampled(most=1)
+@pytest.mark.ranks(hosts=["2x1", "2x2"])
+def test_later_calls_ignore_refused_ones() -> None:
+    me, size = unisono.get_rank(), unisono.get_world_size()
+    for turn in range(12):
+        for _ in range(turn % 3):
+            tensor = values(5, me + turn)
+            unisono.all_reduce(tensor)
+            assert tensor.equal(sum(values(5, rank + turn) for rank in range(size)))
+        with pytest.raises(unisono.MismatchError):
+            unisono.all_reduce(values(5, me), "sum" if me != turn % size else "max")
+
+
+def every_call() -> None:
+    """Calls whose messages are short, and long ones, which are kept for the second time."""
+    group = unisono.init()
+    for _ in range(2):
+        make_every_call(group, (3, 5_000, 60_000))
+
+
+def test_two_jobs_at_once() -> None:
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        jobs = [stack.enter_context(unisono.world(2, hosts="2x1", timeout_s=90)) for _ in range(2)]
+        list(pool.map(lambda job: job.run(every_call), jobs))
+
+
+@in_new_world(4, hosts="2x2", timeout_s=90, gives=[9.0, 0.0, 0.0, 0.0])
+def test_message_arrives_whatever_its_sender_does(tmp_path: Path) -> float:
+    """It makes no call, it waits in one for a rank of its host, or it ends."""
+    group = unisono.init()
+    me, long, got = group.rank, torch.full((70_000,), 3.0), 0.0
+    gathered = [torch.empty(3) for _ in range(4)]
+    for turn in ("no call", "a call", "the end"):
+        if me == 3:
+            unisono.send(long, 0)
+        if me == 0:
+            time.sleep(0.1)  # rank 3 has returned
+            got += unisono.recv(src=3)[-1].item()
+            (tmp_path / turn).touch()
+        if turn == "no call":
+            until((tmp_path / turn).exists)
+        if turn == "a call":
+            unisono.all_gather(gathered, torch.ones(3), timeout_s=20.0)
+    return got
+
+
+@pytest.mark.long
+@in_new_world(2, hosts="2x1")
+def test_wait_for_a_host_leaves_the_processor() -> None:
+    tensor, wait_s = torch.ones(4), 4.0
+    unisono.all_reduce(tensor)
+    with patch.object(Watch, "look", autospec=True, side_effect=Watch.look) as look:
+        before = time.process_time()
+        if unisono.get_rank() == 1:
+            time.sleep(wait_s)
+        unisono.all_reduce(tensor)
+        took_s = time.process_time() - before
+    assert unisono.get_rank() or (took_s < 0.06 * wait_s and 0 < look.call_count < 60)
+
+
+@pytest.mark.sampled(most=2)
+@pytest.mark.parametrize(("shape", "late"), [("2x1", 1), ("2x2", 1), ("2x2", 2)])
+@in_new_world(hosts="shape")
+def test_call_that_waits_comes_back_and_goes_on(shape: str, late: int, tmp_path: Path) -> None:
+    group, tensor, seen = unisono.init(), torch.ones(3), set()
+    unisono.all_reduce(tensor)
+    if group.rank == 0:
+        ((plan,), place) = group.plans.values(), tensor.data_ptr()
+        while (outcome := group.run(plan.address, place, place, group.state)) != DONE:
+            seen.add(outcome)
+            (tmp_path / "came back").touch()
+        assert WAITING | late << 8 in seen
+        assert {outcome & 0xFF for outcome in seen} == {WAITING}
+    else:
+        until(lambda: group.rank != late or (tmp_path / "came back").exists())
+        unisono.all_reduce(tensor)
+    assert tensor[1].item() == group.size**2
+
+
+@in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])
+def test_forked_child_collects_what_was_dropped() -> int:
+    group = unisono.init()
+    tensor = torch.ones(1000)
+    unisono.all_reduce(tensor)
+    unisono.all_reduce_coalesced([tensor, torch.ones(3)])
+    assert tensor[7].item() == 4
+    engine = group.span.carrier
+    group.cycle = [engine, group]  # as an error's traceback may make one
+    unisono.barrier()
+    unisono.shutdown()
+    gc.disable()
+    del group, engine
+    child = os.fork()
+    if child == 0:
+        gc.collect()
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

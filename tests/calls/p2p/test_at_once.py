@@ -172,23 +172,6 @@ def test_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.ranks(2)
-def test_ended_group_takes_no_short_way() -> None:
-    me = unisono.get_rank()
-    groups = [unisono.new_group([0, 1]) for _ in range(2)]
-    for group in groups:
-        for _ in range(2):
-            p2p.sendrecv(torch.ones(1), 1 - me, torch.ones(1), 1 - me, group)
-    groups[0].abort()
-    groups[1].close()
-    for group, error in zip(groups, (unisono.PeerFailed, unisono.NotInitialized), strict=True):
-        with pytest.raises(error):
-            p2p.send(torch.ones(1), 1 - me, group)
-        with pytest.raises(error):
-            p2p.recv(torch.ones(1), 1 - me, group)
-    unisono.barrier()
-
-
-@pytest.mark.ranks(2)
 def test_rare_messages_take_the_long_way() -> None:
     """Conjugates, strides, empty tensors, and messages to oneself."""
     me = unisono.get_rank()

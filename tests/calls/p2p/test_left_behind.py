@@ -9,7 +9,6 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S
-from tests.support.on_ranks import in_each_new_world
 from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
@@ -20,18 +19,25 @@ from unisono.calls.p2p.progress_engine import progress_engine
 LONG = 5_000_000  # more than is under way between hosts
 
 
-@in_each_new_world(2)
-def test_closed_group_says_so() -> None:
-    group = unisono.init()
-    other = 1 - group.rank
-    p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other)
-    work = p2p.irecv(None, other)
-    group.close()
-    until(lambda: isinstance(work.exception(), unisono.NotInitialized))
-    calls = (lambda: p2p.send(torch.zeros(2), other, group), lambda: p2p.recv(None, other, group), work.wait)
-    for call in calls:
-        with pytest.raises(unisono.NotInitialized, match="closed"):
+@pytest.mark.parametrize(
+    ("how", "error", "words"), [("close", unisono.NotInitialized, "closed"), ("abort", unisono.PeerFailed, "abort")]
+)
+@pytest.mark.ranks(2, hosts="2x1")
+def test_ended_group_says_so(how: str, error: type[Exception], words: str) -> None:
+    """Also to messages that could take the short way."""
+    group, other = new_group(), 1 - unisono.get_rank()
+    for _ in range(2):
+        p2p.sendrecv(torch.zeros(4), other, torch.zeros(4), other, group)
+    work = p2p.irecv(None, other, group)
+    unisono.barrier()
+    getattr(group, how)()
+    until(lambda: isinstance(work.exception(), error))
+    tensor = torch.zeros(2)
+    calls = (lambda: p2p.send(tensor, other, group), lambda: p2p.recv(None, other, group))
+    for call in (*calls, lambda: p2p.recv(tensor, other, group), work.wait):
+        with pytest.raises(error, match=words):
             call()
+    unisono.barrier()
 
 
 FORGETFUL = """
