@@ -1,28 +1,23 @@
 """A processor that keeps no order, for the tests of what it may show; and mailboxes of several ranks in one process."""
 
-import struct
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from tests.support.mailboxes import RING, Boxes, Make, mailboxes
-from tests.support.weak_memory import Weak
+from tests.support.weak_memory import Memory
 from unisono.engine import memory_order
 from unisono.engine.mailbox import channel, far_channel
 from unisono.engine.memory import board
 
 
 @pytest.fixture
-def weak(monkeypatch: pytest.MonkeyPatch) -> Weak:
-    """Code that runs on a processor that keeps no order. Sets of ranks are short: fewer words, fewer choices."""
-    made = Weak()
+def weak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code runs on a processor that keeps no order."""
     monkeypatch.setattr(memory_order, "KEEPS_ORDER", False)
-    monkeypatch.setattr(memory_order, "fence", made.order)
-    monkeypatch.setattr(board, "fence", made.fence)
-    monkeypatch.setattr(board, "_RANKS", 1)
-    monkeypatch.setattr(board, "_VOTE", struct.Struct("<??hQQ1s1s"))
-    return made
+    monkeypatch.setattr(memory_order, "fence", lambda: Memory.latest.order())
+    monkeypatch.setattr(board, "fence", lambda: Memory.latest.fence())
 
 
 @pytest.fixture
