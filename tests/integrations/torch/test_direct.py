@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from tests.support.on_ranks import as_over_gloo
 from tests.support.torch_ranks import TorchRanks, options
@@ -113,30 +112,3 @@ def test_messages_by_torch_s_names() -> None:
 def test_arguments_that_a_method_does_not_take(make: Callable[[Any], Any], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         make(dist.group.WORLD)
-
-
-@as_over_gloo(2)
-def test_distribute_tensor_leaves_views_usable() -> list[Any]:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-
-    mesh, found = init_device_mesh("cpu", (2,)), []
-    for placement in (Replicate(), Shard(0), Shard(1), Partial()):
-        leaf = (torch.arange(16.0).view(4, 4) + 100 * dist.get_rank()).requires_grad_()
-        first, _ = leaf.chunk(2)
-        left, _ = leaf.split(2, dim=1)
-        spread = distribute_tensor(leaf, mesh, [placement])
-        (first.square().sum() + left.sum()).backward()
-        found.append((spread.to_local().tolist(), leaf.grad.tolist()))
-    return found
-
-
-@as_over_gloo(2)
-def test_parameters_are_sent_between_passes() -> list[Any]:
-    torch.manual_seed(dist.get_rank())
-    model = nn.Linear(4, 4)
-    halves = model.weight.chunk(2)
-    for parameter in model.parameters():
-        dist.broadcast(parameter, 0)  # no torch.no_grad(): Gloo does not ask for it
-    (model(torch.ones(2, 4)).sum() + halves[0].sum()).backward()
-    return [parameter.grad.tolist() for parameter in model.parameters() if parameter.grad is not None]
