@@ -15,6 +15,7 @@ MISTAKES = [
     ("top 0", "process 0 does not exist on this host"),
     ("check --ranks -1", "--ranks"),
     ("explian all_reduce", "No such command 'explian'. Did you mean 'explain'?"),
+    ("bench scan.linear", "Gloo has no scan"),
     (f"run {__file__} --ranks=two", "--ranks needs a number of processes"),
     (f"run {__file__} -n", "-n needs a number of processes"),
     ("trace -o /proc/no -- true", "cannot make the folder /proc/no"),
