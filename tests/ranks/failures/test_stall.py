@@ -61,15 +61,18 @@ def compute_until_told(folder: Path) -> None:
         torch.mm(matrix, matrix)
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize(("another", "missing"), [("all_reduce #7", (0,)), ("barrier #8", (1,))])
 def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, ...]) -> None:
-    """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out."""
-    group = unisono.init()
-    if group.rank == 2:
-        boards = [group.engine.arena.board(rank) for rank in (1, 2)]
-        boards[0].set_wait(Wait("world", another, (0,)))
-        boards[1].set_wait(Wait("world", "all_reduce #7", (1,)))
+    """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out.
+
+    In a group whose ranks have other numbers in the world.
+    """
+    world, group = unisono.init(), unisono.new_group([1, 2, 3])
+    if world.rank == 3:
+        boards = [world.engine.arena.board(rank) for rank in (2, 3)]
+        boards[0].set_wait(Wait("world", another, (1,)))
+        boards[1].set_wait(Wait("world", "all_reduce #7", (2,)))
         assert Stall(group, "all_reduce #7").late((1,), 1.0).missing == missing
         for board in boards:
             board.set_wait(None)
