@@ -86,7 +86,7 @@ words = st.integers(0, (1 << 64) - 1) | st.integers(0, 5000)
 
 
 @given(st.dictionaries(st.integers(0, _HEADER.size // 8 - 1), words, max_size=3), st.integers(0, 300) | st.none())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_any_header_is_an_arena_or_an_error(damage: dict[int, int], pages: int | None) -> None:
     whole = Arena.create(2, SMALL)
     header = bytearray(os.pread(whole.fd, _HEADER.size, 0))
@@ -140,7 +140,7 @@ def test_limits_of_address_space_and_of_files(command: str, where: str) -> None:
 
 
 @given(st.binary(max_size=BOARD_BYTES), st.integers(0, 9))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_any_bytes_on_a_board_are_read(data: bytes, number: int) -> None:
     page = bytearray(BOARD_BYTES)
     page[: len(data)] = data
@@ -162,7 +162,7 @@ json_like = st.recursive(
 
 
 @given(st.binary(max_size=200) | json_like.map(lambda it: json.dumps(it).encode()))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_a_record_or_a_value_error(data: bytes) -> None:
     try:
         record = CallRecord.unpack(data)
@@ -174,7 +174,7 @@ def test_any_bytes_are_a_record_or_a_value_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=4096), st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_any_bytes_in_a_region_table_are_nothing(data: bytes, key: bytes) -> None:
     page = bytearray(4096)
     page[: len(data)] = data

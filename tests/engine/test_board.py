@@ -39,7 +39,7 @@ def said(of: Board, numbers: set[int]) -> list[object]:
     return [of.pid, of.ticks, of.let_go, of.gone, *calls, *told]
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.booleans(), WRITES), max_size=20))
 def test_a_copy_says_the_same(steps: list[tuple[bool, tuple[object, ...]]]) -> None:
     original, copy = board(), board()

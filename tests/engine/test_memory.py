@@ -278,7 +278,7 @@ records = st.builds(
 
 
 @given(records)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_any_record_fits_and_comes_back(record: CallRecord) -> None:
     data = record.pack(948)
     assert len(data) <= 948

@@ -36,7 +36,7 @@ from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, broad
 
 pytestmark = pytest.mark.quick
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=60)
 DUALS = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
 
 

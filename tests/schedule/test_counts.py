@@ -102,7 +102,7 @@ def test_bounds_of_hosts_by_hand() -> None:
     assert lower_bounds("broadcast", Hosts.one(3)) == Bounds(0, 0.0, 0.0, 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.sampled_from(sorted(CORES)), st.data())
 def test_no_table_over_hosts_is_below_the_bounds(names: list[int], collective: str, data: st.DataObject) -> None:
     hosts = Hosts.of(names)
@@ -114,7 +114,7 @@ def test_no_table_over_hosts_is_below_the_bounds(names: list[int], collective: s
     assert enters >= bounds.received - 1e-9
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.sampled_from(sorted(CATALOGUE)))
 def test_no_flat_table_is_below_the_bounds(names: list[int], name: str) -> None:
     hosts, algorithm = Hosts.of(names), CATALOGUE[name]

@@ -145,7 +145,7 @@ pieces = st.binary(max_size=40) | st.builds(
 
 
 @given(st.lists(pieces, max_size=6).map(b"".join))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
     channel, raw = Channel.pair()
     with raw:

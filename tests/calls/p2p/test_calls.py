@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_each_new_world, in_new_world
+from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
 from unisono import ArgumentError, DTypeError, WaitTimeout
@@ -232,8 +232,9 @@ def test_ending_world_delivers_last_messages(tmp_path: Path) -> None:
     assert torch.equal(p2p.recv(None, 0), values(100_000, 4))
 
 
-@in_each_new_world(2)
-def test_message_to_oneself_after_all_others() -> None:
+@pytest.mark.parametrize("hosts", ["1x2", "1+1"])
+@in_new_world(hosts="hosts")
+def test_message_to_oneself_after_all_others(hosts: str) -> None:
     if unisono.get_rank() == 0:
         late = p2p.irecv(torch.empty(3), tag=4)
         until(lambda: unisono.init().liveness.gone(1))
@@ -282,8 +283,9 @@ def wait_in_each_way(group: unisono.Group, src: int | None) -> None:
         assert torch.equal(work.result(), values(3, me + tag))
 
 
-@in_each_new_world(2, config=Config(stall_warning_s=0.03))
-def test_wait_for_oneself_is_told() -> None:
+@pytest.mark.parametrize("hosts", ["1x2", "1+1"])
+@in_new_world(hosts="hosts", config=Config(stall_warning_s=0.03))
+def test_wait_for_oneself_is_told(hosts: str) -> None:
     me = unisono.get_rank()
     mine = next(group for group in [unisono.new_group([rank]) for rank in range(2)] if group)
     wait_in_each_way(unisono.init(), me)
@@ -299,8 +301,9 @@ def test_wait_for_oneself_tells_other_tags() -> None:
     p2p.recv(None, me, tag=31)
 
 
-@in_each_new_world(2, config=Config(stall_warning_s=0.05))
-def test_another_thread_ends_a_wait_for_oneself() -> None:
+@pytest.mark.parametrize("hosts", ["1x2", "1+1"])
+@in_new_world(hosts="hosts", config=Config(stall_warning_s=0.05))
+def test_another_thread_ends_a_wait_for_oneself(hosts: str) -> None:
     me, told = unisono.get_rank(), threading.Event()
     with patch.object(stall, "tell", side_effect=lambda _: told.set()) as tell, ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: (told.wait(30), p2p.send(values(5, me), me)))

@@ -13,7 +13,7 @@ from unisono.hosts.sentinel.wire import Ack, Datagram, Fact, FactKind, Heartbeat
 pytestmark = pytest.mark.quick
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(**BAD_NETWORKS, hosts=st.integers(2, 6), dead=st.sets(st.integers(0, 11), min_size=1, max_size=4))
 def test_death_is_known_over_bad_networks(hosts: int, dead: set[int], **bad: float) -> None:
     net = FakeNetwork(pairs(hosts), **bad)
@@ -79,7 +79,7 @@ def test_asking_rank_hears_what_another_does() -> None:
     assert len(net.heard(0, "sight")) == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**BAD_NETWORKS)
 def test_pushes_arrive(**bad: float) -> None:
     """Also where the group is not used yet; the last of it counts."""
@@ -123,7 +123,7 @@ def test_pages_of_many_groups_are_acknowledged() -> None:
     assert net.memories[1].said(last, 0) == last
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**BAD_NETWORKS)
 def test_ticket_follows_earlier_pushes(**bad: float) -> None:
     """So they know it, should this host be lost now."""
@@ -145,7 +145,7 @@ def test_members_are_written_by_their_host_only() -> None:
     assert net.memories[0].said(WORLD, 1) == 9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(**BAD_NETWORKS, order=st.permutations(range(6)), last_words=st.booleans())
 def test_empty_hosts_leave_and_are_not_lost(order: list[int], last_words: bool, **bad: float) -> None:
     net = FakeNetwork(pairs(3), **bad, registered=True)
@@ -249,7 +249,7 @@ BODIES = st.one_of(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 9), BODIES), max_size=12))
 def test_any_datagram_leaves_a_sentinel_alive(said: list[tuple[int, int, object]]) -> None:
     net = FakeNetwork(pairs(3), registered=True)

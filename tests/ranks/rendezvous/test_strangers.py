@@ -215,7 +215,7 @@ words = st.recursive(
 
 @pytest.mark.parametrize("kind", [Identity, HostMap, MeetingEnd, SentinelNotice])
 @given(data=st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_any_bytes_are_understood_or_an_error(kind: Any, data: st.DataObject) -> None:
     like = st.fixed_dictionaries(dict.fromkeys(kind._fields, words))
     written = data.draw(st.binary(max_size=300) | (words | like).map(lambda it: json.dumps(it).encode()))
