@@ -134,13 +134,3 @@ def test_own_block_of_the_output_is_known() -> None:
     wrong = whole[(1 - group.rank) * COUNT : (2 - group.rank) * COUNT]
     with pytest.raises(unisono.ArgumentError, match="memory"):
         unisono.all_gather_single(whole, wrong)
-
-
-@pytest.mark.ranks(2)
-def test_group_that_ends_knows_no_call() -> None:
-    group = unisono.new_group([0, 1])
-    for _ in range(3):
-        unisono.all_reduce(ones(), group=group)
-    unisono.destroy_group(group)
-    with pytest.raises(unisono.UsageError):
-        unisono.all_reduce(ones(), group=group)

@@ -129,13 +129,6 @@ def test_algorithm_is_checked_before_sizes() -> None:
         assert group.engine.call_number == number + k
 
 
-@pytest.mark.ranks(2)
-def test_unknown_shapes_have_eight_dimensions() -> None:
-    with pytest.raises(unisono.ArgumentError, match="9 dimensions"):
-        unisono.all_gather(None, torch.zeros([1] * 9))
-    assert len(unisono.all_gather(None, torch.zeros([1] * 8))) == 2
-
-
 @in_new_world(2)
 def test_rank_that_left_its_run_raises() -> None:
     unisono.shutdown()
