@@ -6,7 +6,7 @@
 # docs     the documentation, in docs/_build/html; warnings are errors
 # demo     four processes train a small model, our all_reduce beside Gloo's
 # bench    the tables of speeds, beside Gloo and MPI
-# nightly  all tests, then what else takes long: some hours
+# nightly  all tests with the lines of src that they run, then what else takes long: some hours
 # clean    remove the environment
 # CONTRIBUTING.md lists what else can be run, by python -m.
 PYTHON ?= python3
@@ -49,15 +49,15 @@ demo: $(VENV)/ready
 
 # Two processes run the tests, each with ranks of its own: tests wait more than they compute.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest --instafail --numprocesses $(JOBS) --dist loadfile
+TESTS := -m pytest --instafail --numprocesses $(JOBS) --dist loadfile
 
 quick: $(VENV)/ready
 	@echo "Proofs, decisions, and the most common calls: a minute on 2 processors."
-	$(PYTEST) --maxfail 10 -m "quick and not long"
+	$(BIN)/python $(TESTS) --maxfail 10 -m "quick and not long"
 
 test: $(VENV)/ready
 	@echo "All tests but the long ones: some ten minutes on 2 processors. Failures are shown as they happen."
-	$(PYTEST) --reruns 1 --durations=60 -m "not long"
+	$(BIN)/python $(TESTS) --reruns 1 --durations=60 -m "not long"
 
 check: $(VENV)/ready
 	$(BIN)/ruff format --check
@@ -80,7 +80,10 @@ bench: $(VENV)/ready-bench
 	$(BIN)/python -m benchmarks.figures
 
 nightly: $(VENV)/ready
-	NIGHTLY=1 $(PYTEST) --reruns 1 --durations=30
+	$(BIN)/coverage erase
+	NIGHTLY=1 $(BIN)/coverage run $(TESTS) --reruns 1 --durations=30
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort cover
 	$(BIN)/python -m tests.mutants
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_full.py
 	$(BIN)/python -m tests.fuzz --seconds 300

@@ -1,108 +1,50 @@
 """Mailboxes on several hosts: what is special about messages that a carrier moves, by hand and by chance."""
 
+import gc
 import random
 from collections import defaultdict
 
 import pytest
 import torch
 
-from tests.support.far_mailboxes import FarMailboxes, far_mailboxes
-from tests.support.mailboxes import receive, send, values
+from tests.support.mailboxes import RING, Mailboxes, Make, mailboxes, place, receive, run, send, values
 from unisono.base.errors import InternalError
 from unisono.engine.kernels.ring_buffer import HeadWord, head_bytes
-from unisono.engine.mailbox import ANY_SOURCE, Receive, Send, far_channel
-from unisono.engine.mailbox.far_channel import COPIED_BYTES, HEAD_BYTES, WINDOW_BYTES
+from unisono.engine.mailbox import ANY_SOURCE, Receive, Send
+from unisono.engine.mailbox.far_channel import HEAD_BYTES, FarChannel
+
+pytestmark = pytest.mark.usefixtures("small")
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that is long is shorter, so that all of it happens soon."""
-    for name, nbytes in (("WINDOW", 40_000), ("COPIED", 10_000)):
-        monkeypatch.setattr(far_channel, f"{name}_BYTES", nbytes)
-
-
-def run(made: FarMailboxes) -> None:
-    """Let all mailboxes move all that there is."""
-    for traffic in made.traffic:
-        vars(traffic.carrier).pop("progress", None)
-    while sum(box.progress() for box in made.boxes) or made.wires.move():
-        pass
-
-
-SIZES = (0, 1, 8, 4500, HEAD_BYTES - head_bytes(1) - 1, HEAD_BYTES - head_bytes(1), HEAD_BYTES, 9_999, 10_001, 50_000)
-
-
-def test_payloads_of_all_lengths(small: None) -> None:
-    """Inside a head, in one piece and in several."""
-    draw = random.Random(3)
-    with far_mailboxes("1+1", prompt=False, seed=3) as made:
-        a, b = made.boxes
-        for k in range(150):
-            nbytes, times, early = draw.choice(SIZES), draw.randrange(1, 4), draw.random() < 0.5
-            shape = [1] * draw.randrange(12) + [nbytes]
-            target = [torch.zeros(nbytes, dtype=torch.uint8) if early else None for _ in range(times)]
-            posted = [receive(b, into, 0, k) for into in target if early]
-            sent = [send(a, values(nbytes, 10 * k + n, torch.uint8).view(shape), 1, k) for n in range(times)]
-            run(made)
-            posted = posted or [receive(b, None, 0, k) for _ in range(times)]
-            run(made)
-            assert all(request.done for request in sent)
-            for n, request in enumerate(posted):
-                assert request.done
-                assert request.tensor is not None
-                assert early or request.tensor.shape == tuple(shape)
-                assert torch.equal(request.tensor.view(-1), values(nbytes, 10 * k + n, torch.uint8))
-
-
-def test_short_sends_in_the_window_end_at_once() -> None:
-    with far_mailboxes("1+1") as made:
-        a, b = made.boxes
-        sent = [send(a, values(8, k), 1) for k in range(4000)]
-        done = [request.done for request in sent]
-        assert done == sorted(done, reverse=True)
-        assert sum(done) == WINDOW_BYTES // HEAD_BYTES
-        assert not a.progress(), "nobody listens"
-        b.listen_to_all()
-        run(made)
-        assert all(request.done for request in sent)
-        for k in range(4000):
-            assert torch.equal(receive(b, None, 0).tensor, values(8, k))
-
-
-@pytest.mark.parametrize("nbytes", [100, COPIED_BYTES + 8, WINDOW_BYTES])
-def test_sent_tensors_may_change(nbytes: int) -> None:
-    with far_mailboxes("1+1", prompt=False) as made:
-        a, b = made.boxes
-        tensor = values(nbytes, 4, torch.uint8)
-        sent = send(a, tensor, 1)
-        assert sent.done == (nbytes < WINDOW_BYTES)
-        if not sent.done:
-            b.listen_to_all()
-            run(made)
-        tensor.zero_()
-        got = receive(b, None, 0)
-        run(made)
-        assert sent.done
-        assert torch.equal(got.tensor, values(nbytes, 4, torch.uint8))
+@pytest.mark.parametrize("boxes", ["far"], indirect=True)
+@pytest.mark.parametrize("nbytes", [100, 2 * RING + 8, 6 * RING])
+def test_sent_tensors_may_change(boxes: Make, nbytes: int) -> None:
+    """At once, where they fit into the window."""
+    a, b = boxes(2)
+    tensor = values(nbytes, 4, torch.uint8)
+    sent = send(a, tensor, 1)
+    assert sent.done == (nbytes < 6 * RING)
+    if not sent.done:
+        run(a, b)
+    tensor.zero_()
+    got = receive(b, None, 0)
+    run(a, b)
+    assert sent.done
+    assert torch.equal(got.tensor, values(nbytes, 4, torch.uint8))
 
 
 def test_unheard_peers_send_nothing() -> None:
-    with far_mailboxes("1+1+1") as made:
+    with mailboxes("1+1+1") as made:
         a, b, c = made.boxes
         for box in (a, c):
             send(box, values(9, 1), 1)
-        run(made)
-        assert b.unexpected_tags(0) == b.unexpected_tags(2) == []
-        assert receive(b, None, 2, 5).done is False
-        run(made)
-        assert b.unexpected_tags(2) == [0]
-        assert b.unexpected_tags(0) == []
-        assert receive(b, None, ANY_SOURCE, 5).done is False
-        run(made)
-        assert b.unexpected_tags(0) == [0]
+        for source, seen in ((None, ([], [])), (2, ([], [0])), (ANY_SOURCE, ([0], [0]))):
+            assert source is None or not receive(b, None, source, 5).done
+            made.run()
+            assert (b.unexpected_tags(0), b.unexpected_tags(2)) == seen
 
 
-def all_together(made: FarMailboxes, draw: random.Random) -> None:
+def all_together(made: Mailboxes, draw: random.Random) -> None:
     """From now on, whoever calls the carrier gives the others time, too, as they have where each is a process."""
     busy: list[None] = []
 
@@ -118,62 +60,73 @@ def all_together(made: FarMailboxes, draw: random.Random) -> None:
         traffic.carrier.progress = progress  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_a_storm(small: None, seed: int) -> None:
-    """Sends, receives and cancellations of ranks on two or three hosts, at random.
+HEAD = (HEAD_BYTES - head_bytes(1)) // 8
+"""The most numbers that fit into a head."""
+
+
+@pytest.mark.parametrize("hosts", ["1x3", "1+1+1", "2+1", "2+2:round_robin", "1+2+1:round_robin"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_storm(hosts: str, seed: int) -> None:
+    """Sends, receives and cancellations of ranks on one host or several, at random, some of them at once.
 
     Every message that has not been withdrawn is received once, as it was sent; of those of one rank and one tag, a
     receive that was posted before another one takes the earlier one.
     """
     draw = random.Random(seed)
-    hosts = draw.choice(["1+1", "2+1", "2+2:round_robin", "1+2+1:round_robin"])
-    with far_mailboxes(hosts, prompt=False, seed=seed) as made:
+    with mailboxes(hosts, seed=seed) as made:
         ranks, boxes = len(made.boxes), made.boxes
         all_together(made, draw)
         expected: dict[tuple[int, int, int], list[int]] = defaultdict(list)
         posted: dict[tuple[int, int], list[Receive]] = defaultdict(list)
-        pending: list[tuple[int, int, Send, torch.Tensor]] = []
+        pending: list[tuple[int, int, Send | bool, torch.Tensor]] = []
         for box in boxes:
             box.listen_to_all()
-        for k in range(250):
+        for k in range(300):
             kind, me, peer, tag = draw.random(), draw.randrange(ranks), draw.randrange(ranks), draw.randrange(2)
+            count, at_once, box = draw.choice([0, 2, 2, HEAD, HEAD + 1, 700, 5000]), draw.random() < 0.5, boxes[me]
             if kind < 0.35:
-                tensor = values(draw.choice([0, 2, 2, 560, 700, 700, 5000]), k)
+                tensor = values(count, k)
                 expected[me, peer, tag].append(k)
-                pending.append((k, me, send(boxes[me], tensor, peer, tag), tensor))
+                sent = at_once and box.send_at_once(tensor, place(tensor), peer, tag)
+                pending.append((k, me, sent or send(box, tensor, peer, tag), tensor))
             elif kind < 0.55:
-                source = draw.choice([peer, ANY_SOURCE])
-                posted[me, tag].append(receive(boxes[me], None, source, tag))
+                tensor, source = torch.full((count,), -1), draw.choice([peer, ANY_SOURCE])
+                got_it = at_once and source == peer and box.receive_at_once(tensor, place(tensor), peer, tag)
+                if got_it is True:
+                    got_it = Receive(tensor, peer, tag)
+                    got_it.done = True
+                assert got_it or (tensor == -1).all()
+                posted[me, tag].append(got_it or receive(box, None, source, tag))
             elif kind < 0.6 and pending:
                 seed_of, me, request, tensor = pending.pop(draw.randrange(len(pending)))
-                if not request.done and boxes[me].withdraw(request) is None and not request.done:
+                if isinstance(request, Send) and not request.done and boxes[me].withdraw(request) is None:
                     next(seeds for seeds in expected.values() if seed_of in seeds).remove(seed_of)
                 tensor.fill_(-1)
             elif kind < 0.65 and posted[me, tag]:
                 request = draw.choice(posted[me, tag])
-                boxes[me].withdraw(request)
+                box.withdraw(request)
                 if not request.done:
                     posted[me, tag].remove(request)
             else:
-                boxes[me].progress()
+                box.progress()
         for (source, me, tag), seeds in expected.items():
             posted[me, tag] += [receive(boxes[me], None, source, tag) for _ in seeds]
-        run(made)
-        got: dict[tuple[int, int, int], list[Receive]] = defaultdict(list)
+        for traffic in made.traffic:
+            vars(traffic.carrier).pop("progress")
+        made.run()
+        taken: dict[tuple[int, int, int], int] = defaultdict(int)
         for (me, tag), requests in posted.items():
             for request in requests:
                 if request.done:
-                    tensor = request.tensor
-                    assert tensor is not None
-                    got[request.source, me, tag].append(request)
-                    sent = expected[request.source, me, tag]
-                    k = sent[len(got[request.source, me, tag]) - 1]
-                    assert torch.equal(tensor, values(len(tensor), k))
-        assert {key: len(taken) for key, taken in got.items()} == {key: len(s) for key, s in expected.items() if s}
+                    assert request.tensor is not None
+                    k = expected[request.source, me, tag][taken[request.source, me, tag]]
+                    taken[request.source, me, tag] += 1
+                    assert torch.equal(request.tensor, values(len(request.tensor), k))
+        assert taken == {key: len(seeds) for key, seeds in expected.items() if seeds}
 
 
-def test_a_broken_connection_keeps_what_has_come(small: None) -> None:
-    with far_mailboxes("1+1", prompt=False) as made:
+def test_a_broken_connection_keeps_what_has_come() -> None:
+    with mailboxes("1+1") as made:
         a, b = made.boxes
         b.listen_to_all()
         for k in range(3):
@@ -183,52 +136,92 @@ def test_a_broken_connection_keeps_what_has_come(small: None) -> None:
         made.wires.aborted = True
         got = [receive(b, None, 0) for _ in range(3)]
         late = send(a, values(9000), 1)
-        run(made)
+        made.run()
         assert got[0].done
         assert torch.equal(got[0].tensor, values(3, 0))
         assert not late.done
-        for box, rank in ((a, 1), (b, 0)):
-            reason, _ = box.cut(rank)
-            assert reason == "aborted"
+        assert [box.cut(rank)[0] for box, rank in ((a, 1), (b, 0))] == ["aborted"] * 2
         assert not a.progress()
         assert not b.progress(), "a broken stream is at rest"
 
 
 def test_tags_differ_in_the_upper_half() -> None:
-    with far_mailboxes("1+1+1") as made:
-        peers = made.boxes[0]._far
-        pairs = {(a, b): peers._tags(a, b) for a in range(3) for b in range(3) if a != b}
-        tags = [tag for pair in pairs.values() for tag in pair]
-        assert len(set(tags)) == len(tags)
-        assert all(1 << 41 <= tag < 1 << 42 for tag in tags)
+    seen: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    with mailboxes("1+1+1", prompt=True) as made:
+        made.wires.spy = lambda key, _: seen[key[2]].add(key[:2])
+        for me, box in enumerate(made.boxes):
+            box.listen_to_all()
+            for _ in range(20):  # more than half a window: there are answers
+                send(box, values(900), (me + 1) % 3)
+                send(box, values(900), (me + 2) % 3)
+        made.run()
+    assert len(seen) == 12, "messages and answers of six pairs"
+    assert all(len(pairs) == 1 for pairs in seen.values())
+    assert all(1 << 41 <= tag < 1 << 42 for tag in seen)
 
 
-HEADS = {
-    "a tensor of dtype 9999": {HeadWord.KIND: 9999 << 8},
-    "12 bytes for float32": {HeadWord.NBYTES: 12},
-    r"8 bytes for float32\[1099511627776\]": {HeadWord.SHAPE: 1 << 40},
-    "a tensor of": {HeadWord.SHAPE: -1},
+IMPOSSIBLE = {
+    "rank 0 has sent .*a tensor of dtype 9999": {HeadWord.KIND: 9999 << 8},
+    "rank 0 has sent .*12 bytes for float32": {HeadWord.NBYTES: 12},
+    r"rank 0 has sent .*8 bytes for float32\[1099511627776\]": {HeadWord.SHAPE: 1 << 40},
+    "rank 0 has sent .*a tensor of": {HeadWord.SHAPE: -1},
+    "rank 1 of the world has acknowledged 99 pieces": {-1: 99},
 }
+"""Words of a head, or of an answer, that cannot be there."""
 
 
-@pytest.mark.parametrize("words", HEADS)
-def test_a_head_that_cannot_be_is_refused(words: str) -> None:
-    with far_mailboxes("1+1", prompt=False) as made:
+@pytest.mark.parametrize("words", IMPOSSIBLE)
+def test_a_piece_that_cannot_be_is_refused(words: str) -> None:
+    ((word, value),) = IMPOSSIBLE[words].items()
+    from_1 = words.startswith("rank 1")
+
+    def spoil(key: tuple[int, int, int], data: torch.Tensor) -> None:
+        if key[0] == from_1:
+            data.view(torch.int64)[word] = value
+
+    with mailboxes("1+1") as made:
         a, b = made.boxes
-        send(a, torch.zeros(2), 1)
-        head = a._outgoing[1]._under_way[0]
-        for word, value in HEADS[words].items():
-            head.header[word] = value
+        made.wires.spy = spoil
         b.listen_to_all()
-        with pytest.raises(InternalError, match=f"rank 0 has sent .*{words}"):
-            run(made)
+        for _ in range(20 if from_1 else 1):
+            send(a, torch.zeros(1000 if from_1 else 2), 1)
+        with pytest.raises(InternalError, match=words):
+            made.run()
 
 
-def test_an_answer_that_cannot_be_is_refused() -> None:
-    with far_mailboxes("1+1", prompt=False) as made:
-        a, _ = made.boxes
-        send(a, torch.zeros(2), 1)
-        a._outgoing[1]._answer.number = 2
-        a._outgoing[1]._answer.handle = None
-        with pytest.raises(InternalError, match="rank 1 of the world has acknowledged 2 pieces"):
-            a.progress()
+def streams() -> int:
+    return sum(isinstance(each, FarChannel) for each in gc.get_objects())
+
+
+def test_ended_groups_leave_no_streams() -> None:
+    gc.collect()
+    before = streams()
+    with mailboxes("1+1", prompt=True) as made:
+        a, b = made.boxes
+        for box in (a, b):
+            box.listen_to_all()
+        send(a, values(5), 1)
+        send(b, values(5), 0)
+        made.run()
+        made.boxes.clear()
+        a.leave()
+        del a, b, box  # one that is dropped has ended, too
+        gc.collect()
+        assert streams() == before + 4, "the other side may still send"
+        for traffic in made.traffic * 2:
+            traffic.sweep()
+            traffic.carrier.progress()
+        for traffic in made.traffic:
+            traffic.sweep()
+        assert streams() == before
+        assert made.wires.unmet == 0
+
+
+@pytest.mark.parametrize(("limit_s", "is_gone"), [(60.0, True), (0.0, False)])
+def test_end_does_not_wait_for_the_dead(limit_s: float, is_gone: bool) -> None:
+    with mailboxes("1+1", prompt=True) as made:
+        send(made.boxes[0], values(5), 1)
+        made.boxes[0].leave()
+        before = streams()
+        made.traffic[0].close(limit_s, lambda _: is_gone)
+        assert streams() == before > 0, "the carrier may touch their pieces"

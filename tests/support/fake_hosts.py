@@ -89,6 +89,11 @@ class FakeHosts:
     ) -> None:
         self._stack.close()
 
+    def refresh(self, host: int, gid: int = WORLD) -> None:
+        """Let a host ask the others what the ranks of a group have said, and wait for the answer."""
+        ticket = self.far[host].ask(gid)
+        until(lambda: self.far[host].answered(ticket))
+
     def lives(self, host: int) -> bool:
         """Is the sentinel of a host there?"""
         return not select.select([self.pidfds[host]], [], [], 0)[0]

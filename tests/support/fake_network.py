@@ -104,6 +104,7 @@ class FakeNetwork:
         silent_s: float = 1.5,
         memory: Callable[[], FakeMemory] = FakeMemory,
         kills: bool = False,
+        registered: bool = False,
     ) -> None:
         self.hosts, self.now, self._random = hosts, 100.0, random.Random(seed)
         self.loss, self.twice, self.slow_s = loss, twice, slow_s
@@ -124,6 +125,8 @@ class FakeNetwork:
         self._order = itertools.count()
         for host in range(len(hosts)):
             self.deliver(host)
+        if registered:
+            self.register()
 
     def register(self, gid: int = WORLD, members: Sequence[int] | None = None) -> None:
         """All members use this group."""
@@ -132,6 +135,11 @@ class FakeNetwork:
             for rank in ranks:
                 if rank in members:
                     self.step(host, Said(rank, "register", [gid, START, members]))
+
+    def speak(self, host: int, rank: int, number: int, gid: int = WORLD) -> None:
+        """A rank of the host, which is this member, writes a number, and lets its sentinel push it."""
+        self.memories[host].say(gid, rank, number)
+        self.step(host, Said(rank, "wake", [gid]))
 
     def step(self, host: int, event: Event) -> None:
         """Give a machine an event, and its messages to the network."""

@@ -36,7 +36,10 @@ class _Transfer:
 
 
 class Wires:
-    """What is on its way between all ranks. A pair is a send and the receive that it has met."""
+    """What is on its way between all ranks. A pair is a send and the receive that it has met.
+
+    spy: is called with the source, the destination and the tag of each send, and its bytes, which it may change.
+    """
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -45,9 +48,12 @@ class Wires:
         self._pairs: list[tuple[_Transfer, _Transfer]] = []
         self.aborted = False
         self.unmet = 0
+        self.spy: Callable[[tuple[int, int, int], torch.Tensor], object] = lambda *_: None
 
     def put(self, key: tuple[int, int, int], transfer: _Transfer, sent: bool) -> None:
         """A send or a receive begins. key: source, destination, tag."""
+        if sent:
+            self.spy(key, transfer.data)
         mine, others = (self._sent, self._posted) if sent else (self._posted, self._sent)
         if others.get(key):
             other = others[key].pop(0)

@@ -1,15 +1,72 @@
-"""Steps of mailboxes of several ranks in one process, so that every interleaving can be made by hand."""
+"""Mailboxes of several ranks in one process, on one host or over a carrier: tests make every interleaving by hand."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
 
 import torch
 
-from unisono.engine.mailbox import Mailbox, Receive, Send
+from tests.support.in_process_carrier import InProcessCarrier, Wires
+from unisono.base.config import Config
+from unisono.engine.mailbox import CarrierStreams, FarPeers, Mailbox, Place, Receive, Send
+from unisono.engine.memory.arena import Arena
+from unisono.engine.memory.heap import Heap
+from unisono.engine.tensors import DTYPE_CODES
+from unisono.schedule import Hosts
 
 RING = 4096
 Boxes = list[Mailbox]
+Make = Callable[[int], Boxes]
+
+
+class Mailboxes:
+    """boxes: a mailbox for each rank of these hosts. wires: to move messages by hand, if carriers are not `prompt`."""
+
+    def __init__(self, hosts: Hosts, *, prompt: bool, seed: int = 0) -> None:
+        ranks = range(hosts.ranks)
+        self.arenas = [Arena.create(hosts.ranks, Config(heap_bytes=1 << 20)) for _ in hosts.members]
+        self.wires = Wires(Random(seed))
+        kind = PromptCarrier if prompt else InProcessCarrier
+        self.traffic = [CarrierStreams(kind(self.wires, rank)) for rank in ranks]
+        self.boxes = [self._make(hosts, rank) for rank in ranks]
+
+    def _make(self, hosts: Hosts, rank: int) -> Mailbox:
+        arena = self.arenas[hosts.host_of(rank)]
+        far = frozenset(range(hosts.ranks)) - set(hosts.beside(rank))
+        peers = FarPeers(rank, far, range(hosts.ranks), 77, self.traffic[rank]) if far else None
+        return Mailbox(arena, Heap(arena, rank), rank, 0, (), peers)
+
+    def run(self) -> None:
+        """Let all move all that there is."""
+        while sum(box.progress() for box in self.boxes) or self.wires.move():
+            pass
+
+
+class PromptCarrier(InProcessCarrier):
+    """Moves all that there is whenever it is called."""
+
+    def progress(self) -> None:
+        while self._wires.move():
+            pass
+
+
+@contextmanager
+def mailboxes(hosts: str, *, prompt: bool = False, seed: int = 0) -> Iterator[Mailboxes]:
+    """Mailboxes on hosts as `Hosts.parse` reads them. Ranks take messages from other hosts after `listen_to_all`."""
+    made = Mailboxes(Hosts.parse(hosts), prompt=prompt, seed=seed)
+    try:
+        yield made
+    finally:
+        for arena in made.arenas:
+            arena.close()
 
 
 def values(count: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return (torch.arange(count) * 7 + seed * 1_000_003).to(dtype)
+
+
+def place(tensor: torch.Tensor) -> Place:
+    return tensor.data_ptr(), DTYPE_CODES[tensor.dtype], tensor.nbytes
 
 
 def send(box: Mailbox, tensor: torch.Tensor, to: int, tag: int = 0) -> Send:

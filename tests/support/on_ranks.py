@@ -10,6 +10,7 @@ from typing import Any
 
 import unisono
 from tests.support.faults import DEADLINE_S
+from unisono.schedule import Hosts
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., None]]
 _ANYTHING: Any = object()
@@ -53,19 +54,26 @@ def in_process_group(size: int | str, backend: str | None = "unisono", **how: An
     return _on_ranks(("ranks",), run, size=size, backend=backend, **how)
 
 
-def as_over_gloo(size: int | str) -> Decorator:
-    """In process groups of so many ranks, the test returns what it returns over Gloo, to the last bit: several values.
+def as_over_gloo(shape: int | str, *names: str) -> Decorator:
+    """In process groups of so many ranks, or on such hosts, the test returns what it does over Gloo, to the last bit.
 
-    Of two summands there is one order.
+    It returns several values. Of two summands there is one order. names: of our groups, "unisono" or "gloo"; the first.
     """
 
-    def run(test: Any, given: dict[str, Any], ranks: Any, size: int) -> Any:
-        ours, theirs = (ranks(size, backend)(lambda: test(**given)) for backend in ("unisono", "gloo"))
-        assert ours == theirs
-        assert any(one != ours[0][0] for one in ours[0])
-        return ours
+    def run(test: Any, given: dict[str, Any], ranks: Any, shape: Any) -> Any:
+        hosts = Hosts.parse(f"{shape}")
+        size, on_hosts = hosts.ranks, f"{shape}" if hosts.spans else ""
+        theirs = ranks(size, "gloo")(lambda: test(**given))
+        assert any(one != theirs[0][0] for one in theirs[0])
+        for name in names or ["unisono"]:
+            ours = ranks(size, name, hosts=on_hosts, named=range(size) if name == "gloo" else None)(
+                lambda: test(**given)
+            )
+            pairs = [pair for rank in zip(ours, theirs, strict=True) for pair in zip(*rank, strict=False)]
+            assert ours == theirs, f"{name}: {[pair for pair in pairs if pair[0] != pair[1]][:3]}"
+        return theirs
 
-    return _on_ranks(("ranks",), run, size=size)
+    return _on_ranks(("ranks",), run, shape=shape)
 
 
 def _on_ranks(

@@ -47,27 +47,18 @@ def options(kind: Any, **fields: Any) -> Any:
     return made
 
 
-def two_hosts(size: int) -> str:
-    """So many ranks on two hosts, as `Hosts.parse` reads them."""
-    return f"{(size + 1) // 2}+{size // 2}" if size > 1 else "1x1"
-
-
 class TorchRanks:
-    """`ranks(3)(function, *args)`: the function, on three ranks, between init_process_group and destroy.
+    """`ranks(3)(function, *args)`: the function, on three ranks, between init_process_group and destroy."""
 
-    hosts: as which hosts that many ranks meet, unless a call says it, such as `ranks(3, hosts="2+1")`; None: as one.
-    """
-
-    def __init__(self, worlds: Worlds, directory: Path, hosts: Callable[[int], str] | None = None) -> None:
-        self._worlds, self.directory, self._hosts, self._runs = worlds, directory, hosts, 0
+    def __init__(self, worlds: Worlds, directory: Path) -> None:
+        self._worlds, self.directory, self._runs = worlds, directory, 0
 
     def __call__(
         self, size: int, backend: str | None = "unisono", *, hosts: str = "", named: Collection[int] | None = None
     ) -> Callable[..., list[Any]]:
-        """named: the ranks that answer to Gloo's name; None: none."""
+        """hosts: as which hosts these ranks meet, such as "2+1". named: those that answer to Gloo's name."""
         self._runs += 1
         meeting = f"file://{self.directory}/meeting-{self._runs}"
-        hosts = hosts or (self._hosts(size) if self._hosts else "")
         shape = Hosts.parse(hosts) if hosts else None
 
         def run(function: Callable[..., Any], *args: Any) -> list[Any]:

@@ -11,17 +11,22 @@ The code under test runs on a `Page` in place of a memoryview; functions of kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, TypeVar
 
-from unisono.engine import memory_order
 from unisono.engine.compile.program import PlanWord, StateWord
-from unisono.engine.kernels import interpret
+from unisono.engine.kernels import interpret, waiting
 from unisono.engine.memory.board import LINE
 from unisono.engine.rank import RankEngine
 
-_STATE, _PLAN = 20 << 40, 21 << 40
+T = TypeVar("T")
+DATA = 1 << 30  # a word of memory that other words are about
+STATES, PLAN, CONTROL, CURSORS, RING, TARGET, PAIRS, STAGE, FLAGS, LANES, ROW, OUT, OWN = (
+    n << 40 for n in range(1, 14)
+)
+Mutant = Mapping[str, str]
+"""writer, reader -> the operations that order nothing there, as words: order, fence; acquire, release, add, ..."""
 
 View = dict[int, int]  # byte of a word -> the number of the oldest value that may be read there
 
@@ -32,18 +37,33 @@ def _join(into: View, other: View) -> None:
 
 
 class Memory:
-    """choose(count): which of so many values a read takes."""
+    """choose(count): which of so many values a read takes.
 
-    def __init__(self, choose: Callable[[int], int]) -> None:
-        self._choose = choose
+    writer, reader: the processes of a scene.
+    without: process -> the operations that order nothing there, a mutant.
+    """
+
+    latest: ClassVar[Memory]
+
+    def __init__(self, choose: Callable[[int], int], without: Mutant | None = None) -> None:
+        Memory.latest, self.choose = self, choose
         self._words: dict[int, list[tuple[int, View]]] = {}
         self._fenced: View = {}
-        self.running = Process()
+        self.writer, self.reader = (Process((without or {}).get(who, "")) for who in ("writer", "reader"))
+        self.running = self.writer
+
+    def by(self, process: Process, action: Callable[[Memory], T]) -> T:
+        """Let a process do something."""
+        before, self.running = self.running, process
+        try:
+            return action(self)
+        finally:
+            self.running = before
 
     def read(self, at: int) -> int:
         me, values = self.running, self._words.get(at, [(0, {})])
         first = me.view.get(at, 0)
-        number = first + (self._choose(len(values) - first) if len(values) - first > 1 else 0)
+        number = first + (self.choose(len(values) - first) if len(values) - first > 1 else 0)
         me.view[at] = number
         _join(me.read, values[number][1])
         return values[number][0]
@@ -65,43 +85,52 @@ class Memory:
     def acquire(self, at: int) -> int:
         """A load of a kernel: what the word carries, is seen."""
         value, me = self.read(at), self.running
-        _join(me.view, self._words.get(at, [(0, {})])[me.view[at]][1])
+        if "acquire" not in me.without:
+            _join(me.view, self._words.get(at, [(0, {})])[me.view[at]][1])
         return value
 
     def release(self, at: int, value: int) -> None:
         """A store of a kernel: the word carries what has been seen."""
-        self.catch_up()
         me = self.running
+        if "release" in me.without:
+            self.write(at, value)
+            return
+        self.catch_up()
         carried, me.ordered = me.ordered, dict(me.view)
         self.write(at, value)
         me.ordered = carried
 
     def acquire_fence(self) -> None:
         """What words that were read carry, is seen."""
-        _join(self.running.view, self.running.read)
-
-    def order_nothing(self) -> None:
-        """A fence that is missing."""
+        if "acquire_fence" not in self.running.without:
+            _join(self.running.view, self.running.read)
 
     def order(self) -> None:
         """Words that are written from now on carry what has been seen; what words that were read carry, is seen."""
-        self.catch_up()
         me = self.running
-        _join(me.view, me.read)
-        me.ordered = dict(me.view)
+        if "order" not in me.without:
+            self.catch_up()
+            _join(me.view, me.read)
+            me.ordered = dict(me.view)
 
     def fence(self) -> None:
         """Fences of all processes come one after the other."""
         self.order()
         me = self.running
+        if "fence" in me.without:
+            return
         _join(me.view, self._fenced)
         _join(self._fenced, me.view)
         me.ordered = dict(me.view)
 
-    def change(self, at: int, value_of: Callable[[int], int]) -> int:
+    def change(self, at: int, value_of: Callable[[int], int], how: str) -> int:
         """Change the last value of a word as one step, which is a full fence; return what was there before."""
-        self.fence()
         values = self._words.get(at, [(0, {})])
+        if how in self.running.without:
+            before = values[-1][0]
+            self.write(at, value_of(before))
+            return before
+        self.fence()
         self.running.view[at] = len(values) - 1
         before = self.acquire(at)
         self.release(at, value_of(before))
@@ -109,18 +138,10 @@ class Memory:
         return before
 
     def add(self, at: int, count: int) -> int:
-        return self.change(at, lambda value: value + count)
+        return self.change(at, lambda value: value + count, "add")
 
     def swap(self, at: int, value: int) -> int:
-        return self.change(at, lambda _: value)
-
-    def unordered_add(self, at: int, count: int) -> int:
-        return self.unordered_swap(at, self._words.get(at, [(0, {})])[-1][0] + count)
-
-    def unordered_swap(self, at: int, value: int) -> int:
-        before = self._words.get(at, [(0, {})])[-1][0]
-        self.write(at, value)
-        return before
+        return self.change(at, lambda _: value, "swap")
 
     def copy(self, to: int, source: int, count: int) -> None:
         for k in range(0, count, 8):
@@ -128,7 +149,7 @@ class Memory:
 
     def copy_late(self, to: int, source: int, count: int) -> None:
         """A copy, which the processor may make later: not behind an order, a fence or a release store."""
-        if self._choose(2):
+        if self.choose(2):
             self.running.late.append((to, source, count))
         else:
             self.copy(to, source, count)
@@ -150,9 +171,11 @@ class Process:
     read: what the words carry that it has read.
     ordered: what the words carry that it writes.
     late: copies that it has not made yet.
+    without: see `Memory`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, without: str) -> None:
+        self.without = without.split()
         self.view: View = {}
         self.read: View = {}
         self.ordered: View = {}
@@ -224,92 +247,106 @@ def explore(scene: Callable[[Callable[[int], int]], Any]) -> Iterator[Any]:
         script[-1] = script[-1][0] + 1, script[-1][1]
 
 
-class Scene(NamedTuple):
-    """known: what the writer does before, which the reader sees. read: returns whether what it sees is allowed."""
-
-    known: Callable[[Memory], object]
-    write: Callable[[Memory], object]
-    read: Callable[[Memory], bool]
+Action = Callable[[Memory], object]
+Scene = Callable[[Memory], bool]
+"""What happens in memory. Returns whether the processes have seen what they should."""
 
 
-class Weak:
-    """The memory of the present run. unordered: the process that does not order its reads and writes, a mutant."""
-
-    memory: Memory
-    unordered: Process | None = None
-    fences = True
-
-    def order(self) -> None:
-        if self.memory.running is not self.unordered:
-            self.memory.order()
-
-    def fence(self) -> None:
-        (self.memory.fence if self.fences else self.memory.order)()
+def outcomes(scene: Scene, without: Mutant | None = None) -> Iterator[bool]:
+    """What a scene returns, for all that its processes may see. without: see `Memory`."""
+    return explore(lambda choose: scene(Memory(choose, without)))
 
 
-def allowed(weak: Weak, scene: Scene, mutant: str = "") -> Iterator[bool]:
-    """Whether each result is allowed, for all that the reader may see."""
+def published(known: Action, write: Action, read: Scene, then: Scene | None = None) -> Scene:
+    """The writer does something known to all, then writes; the reader may see any part of it. It says whether it may.
 
-    def run(choose: Callable[[int], int]) -> bool:
-        memory, writer, reader = Memory(choose), Process(), Process()
-        weak.memory, memory.running = memory, writer
-        scene.known(memory)
-        for process in (writer, reader):
-            memory.running = process
-            memory.know_all()
-        weak.unordered = {"writer": writer, "reader": reader}.get(mutant)
-        memory.running = writer
-        scene.write(memory)
-        memory.running = reader
-        return scene.read(memory)
+    then: what the writer sees in the end, where one of both must see the other.
+    """
 
-    return explore(run)
+    def scene(memory: Memory) -> bool:
+        memory.by(memory.writer, known)
+        for process in (memory.writer, memory.reader):
+            memory.by(process, Memory.know_all)
+        memory.by(memory.writer, write)
+        seen = [memory.by(memory.reader, read)]
+        if then is not None:
+            seen.append(memory.by(memory.writer, then))
+        return any(seen)
+
+    return scene
 
 
-def as_python(function: Any, memory: Memory, others: dict[str, Any]) -> Any:
+def copied(known: Action, copy: Action, overwrite: Action) -> Scene:
+    """The writer copies a word to TARGET, perhaps late, then says so. The reader writes 9 there when it hears that."""
+
+    def scene(memory: Memory) -> bool:
+        memory.by(memory.reader, known)
+        memory.by(memory.writer, Memory.know_all)
+        memory.by(memory.writer, copy)
+        memory.by(memory.reader, overwrite)
+        memory.by(memory.writer, Memory.catch_up)
+        return memory.by(memory.writer, lambda m: m.read(TARGET)) != 9
+
+    return scene
+
+
+def as_python(function: Any, memory: Memory, **others: Callable[..., Any] | int) -> Any:
     """A function of a kernel, from its source, that works on this memory.
 
-    others: other values of names, there and where it calls: functions, or names of what the memory does.
+    others: other values of names, there and where it calls.
     """
-    names = {
+    names: dict[str, Any] = {
         "load": memory.read, "store": memory.write, "load_acquire": memory.acquire, "store_release": memory.release,
         "acquire_fence": memory.acquire_fence, "signal_fence": lambda: None, "load_half": lambda _: 0,
         "add": memory.add, "swap": memory.swap, "memcpy": memory.copy,
-        "cycles": lambda: 1, "now_ns": lambda: 1, "wait_for": lambda *_: 0,
+        "cycles": lambda: 1, "now_ns": lambda: 1, "wait_for": lambda *_: 0, **others,
     }  # fmt: skip
-    names |= {name: getattr(memory, other) if isinstance(other, str) else other for name, other in others.items()}
     code = function.py_func
     called = {
-        name: as_python(code.__globals__[name], memory, others)
+        name: as_python(code.__globals__[name], memory, **others)
         for name in code.__code__.co_names
         if name not in names and hasattr(code.__globals__.get(name), "py_func")
     }
     return FunctionType(code.__code__, {**code.__globals__, **called, **names})
 
 
-def host(memory: Memory, at: int) -> Any:
-    """A rank of which only the control line is there; the number of its call is 1."""
+def put_words(memory: Memory, at: int, words: Mapping[int, int]) -> int:
+    """Write words of a table that begins there; return where."""
+    for word, value in words.items():
+        memory.write(at + 8 * word, value)
+    return at
 
-    def publish(address: int, word: int, _: int) -> None:
-        memory_order.order()
-        memory.write(address, word)
 
-    made: Any = SimpleNamespace(
-        words={int(StateWord.CALL): 1}, log=SimpleNamespace(enter=lambda *_: None), _cycles=lambda: 0, rank=0,
-        _lines=[Page(memory, at, LINE).cast("Q")], _line=at, _inline=[[]], _publish=publish, _asleep=0,
-        _state={StateWord.SEGMENT: 0}, call_number=1,
-    )  # fmt: skip
-    made._entries = lambda rank: RankEngine._entries(made, rank)
-    return made
+def set_state(memory: Memory, me: int, ranks: int = 2, control: int = CONTROL) -> int:
+    """The state of rank `me` in call 1; and the plan of this call."""
+    put_words(memory, PLAN, {PlanWord.SIGNATURE: 77, PlanWord.SHARED: 99 * (ranks > 1)})
+    state = STATES + (me << 30)
+    return put_words(memory, state, {
+        StateWord.RANKS: ranks, StateWord.ME: me, StateWord.CALL: 1, StateWord.CONTROL: control,
+        StateWord.TENSORS: state + (3 << 20), StateWord.HEAPS: state + (4 << 20), StateWord.LOG: state + (2 << 20),
+    })  # fmt: skip
+
+
+def pass_gate(memory: Memory, me: int, ranks: int = 2, control: int = CONTROL) -> int:
+    """A rank enters call 1. control: where the control lines are."""
+    state = set_state(memory, me, ranks, control)
+    return int(as_python(interpret._gate, memory)(PLAN, 0, 0, 1000 + me, 2000 + me, state))
+
+
+class Rank(RankEngine):
+    """A rank of which only the control line is there, in call 1."""
+
+    def __init__(self, memory: Memory, at: int) -> None:
+        self._lines, self._line, self._asleep = [Page(memory, at, LINE).cast("Q")], at, 0  # type: ignore[list-item]
+        self._publish: Any = as_python(waiting.publish_and_wake, memory)
+        self._state: Any = {StateWord.SEGMENT: 0, StateWord.CALL: 1}
+        self.log: Any = SimpleNamespace(leave=lambda *_: None)
+        self.rank, self._inline = 0, [[]]
+
+    def join(self) -> None:
+        """Tell the others that this rank uses the memory."""
+        self._join(stages=False)
 
 
 def nothing(memory: Memory) -> None:
     """What the writer of a scene does before, if nothing."""
-
-
-def enter(memory: Memory, control: int, others: dict[str, Any]) -> None:
-    """A rank enters call 1, as the only one of its group. control: where its control line is."""
-    for word, value in ((StateWord.CONTROL, control), (StateWord.RANKS, 1), (StateWord.CALL, 1)):
-        memory.write(_STATE + 8 * word, value)
-    memory.write(_PLAN + 8 * PlanWord.SIGNATURE, 77)
-    as_python(interpret._gate, memory, others)(_PLAN, 0, 0, 0, 0, _STATE)

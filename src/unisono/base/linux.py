@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from glob import glob
 from typing import TextIO, TypeAlias
 
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
@@ -74,6 +75,12 @@ def quota(root: _Folder = "") -> float | None:
     """
     processors = [share for folder in _folders(root, "cpu") if (share := _processors(folder)) is not None]
     return min(processors, default=None)
+
+
+def memory_nodes(root: _Folder = "") -> int:
+    """How many memory nodes (NUMA) have a processor that this process may run on."""
+    usable, nodes = os.sched_getaffinity(0), glob(f"{root}/sys/devices/system/node/node[0-9]*")
+    return sum(any(os.path.exists(f"{node}/cpu{number}") for number in usable) for node in nodes)
 
 
 def free_bytes(root: _Folder = "") -> int | None:

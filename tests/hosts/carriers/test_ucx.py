@@ -7,8 +7,10 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
+from unittest.mock import patch
+from weakref import WeakSet
 
 import psutil
 import pytest
@@ -121,16 +123,17 @@ def test_an_address_of_no_interface() -> None:
         network_interface("192.0.2.1")
 
 
-@pytest.mark.parametrize("version", [None, (99, 0)], ids=["none", "old"])
-def test_missing_or_old_library_is_refused(version: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    if version is None:
-        monkeypatch.setattr(library, "_place", lambda: "/nowhere/libucp.so.0")
-        words = "/nowhere/libucp.so.0"
-    else:
-        monkeypatch.setattr(library, "OLDEST", version)
-        words = r"is UCX 1\.[0-9.]+, expected 99\.0"
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [("_place", lambda: "/nowhere/libucp.so.0", "/nowhere/libucp.so.0"),
+     ("OLDEST", (99, 0), r"is UCX 1\.[0-9.]+, expected 99\.0")],
+)  # fmt: skip
+def test_missing_or_old_library_is_refused(name: str, value: Any, words: str) -> None:
     library.ucx_library.cache_clear()
-    with pytest.raises(library.NoUcx, match=rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"):
+    with (
+        patch.object(library, name, value),
+        pytest.raises(library.NoUcx, match=rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"),
+    ):
         UcxCarrier(HashStore(), 0, 2, HERE, LATE_S)
     library.ucx_library.cache_clear()
 
@@ -143,8 +146,8 @@ def test_missing_library_error_can_be_sent() -> None:
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_many_messages_leave_nothing_behind(count: int) -> None:
     lengths, batch, source = (8, 0, 1_000, 9_001, 3, 8), 50, torch.randint(256, (1 << 20,)).to(torch.uint8)
+    kept, began = WeakSet[torch.Tensor](), 0
     with pair() as (first, second):
-        began = 0
         for turn in range(count // batch):
             if turn == 30:
                 began = psutil.Process().memory_info().rss
@@ -157,8 +160,10 @@ def test_many_messages_leave_nothing_behind(count: int) -> None:
             handles += [first.isend(1, turn * batch + k, sent[k]) for k in range(turn % batch, batch)]
             finish([first, second], handles)
             assert all(map(torch.equal, got, sent))
-        assert not first._under_way
-        assert not second._under_way
+            kept.update(sent + got)
+        del sent, got, handles
+        gc.collect()
+        assert not kept
         assert psutil.Process().memory_info().rss < began + (32 << 20)
 
 
@@ -186,11 +191,14 @@ def test_many_threads() -> None:
 
 def test_abandoned_receives_are_cancelled() -> None:
     with pair() as carriers:
-        never = carriers[1].irecv(0, 1, word())
+        kept = WeakSet([data := word()])
+        never = carriers[1].irecv(0, 1, data)
         carriers[1].give_up([never])
         with pytest.raises(Lost, match=r"[Cc]ancel"):
             never.settle()
-        assert not carriers[1]._under_way
+        del never, data
+        gc.collect()
+        assert not kept
         exchange(carriers, 1, 1000)
 
 
@@ -211,17 +219,10 @@ def test_peer_of_another_job_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [
-        b"",
-        b"\xff" * 200,
-        b"ff" * 200,
-        os.urandom(100).hex().encode(),
-        b"xyz",
-        b"0" * 63,
-        library.entry(bytes(16), b"").encode(),
-    ],
+    [b"", b"\xff" * 200, b"ff" * 200, os.urandom(100).hex().encode(), b"xyz", b"0" * 63,
+     library.entry(bytes(16), b"").encode()],
     ids=["empty", "ff", "hex ff", "random", "text", "odd", "without address"],
-)
+)  # fmt: skip
 def test_bad_entry_at_the_store_is_refused(said: bytes) -> None:
     """UCX would end the process."""
     with pytest.raises(ArgumentError, match="invalid UCX address of rank 3"):
@@ -246,23 +247,16 @@ def test_bad_address_of_a_peer_is_refused() -> None:
 
 def test_strangers_at_its_port() -> None:
     """They say nothing, or nonsense, or leave at once: the messages of ranks go on."""
-    with pair() as carriers:
-        ports = [
-            each.laddr.port
-            for each in psutil.Process().net_connections("inet")
-            if each.status == psutil.CONN_LISTEN and each.laddr.ip == HERE
-        ]
-        assert len(ports) >= 2
-        strangers = []
-        for port in ports:
+    before = listening()
+    with pair() as carriers, ExitStack() as strangers:
+        places = [(place.ip, place.port) for place in listening() - before]
+        assert len(places) == 2
+        for place in places:
             for said in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), bytes(64)):
-                stranger = socket.create_connection((HERE, port), timeout=5.0)
-                stranger.sendall(said)
-                strangers.append(stranger)
-            socket.create_connection((HERE, port)).close()
+                strangers.enter_context(socket.create_connection(place, timeout=5.0)).sendall(said)
+            socket.create_connection(place).close()
         for tag in range(20):
             exchange(carriers, tag, 100_000)
             time.sleep(0.005)
-        for stranger in strangers:
-            stranger.close()
+        strangers.close()
         exchange(carriers, 21, 100_000)

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -12,20 +13,14 @@ from unisono.base.config import Config
 from unisono.base.records import DepartureKind, GivenUp
 from unisono.engine.memory.arena import Arena
 from unisono.hosts.far import Far
-from unisono.hosts.sentinel import start
 from unisono.hosts.sentinel.main import Watching
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended
 
 
-def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
-    ticket = fake.far[host].ask(gid)
-    until(lambda: fake.far[host].answered(ticket))
-
-
 def test_wake_pushes_without_a_ticket() -> None:
     with FakeHosts("1+1+2") as fake:
-        refresh(fake, 0)
+        fake.refresh(0)
         fake.arenas[0].board(0).set_gave_up(GivenUp(9, False, frozenset({2}), "tired"))
         fake.far[0].wake(WORLD)
         for arena in fake.arenas:  # also on the rank's own host, where other ranks may wait
@@ -35,7 +30,7 @@ def test_wake_pushes_without_a_ticket() -> None:
 
 def test_deaths_are_counted_on_each_host() -> None:
     with FakeHosts("1+3") as fake:
-        refresh(fake, 0)
+        fake.refresh(0)
         for count, rank in enumerate((2, 3), 1):
             fake.sleepers[rank].kill()
             for arena in fake.arenas:
@@ -57,7 +52,7 @@ def test_leaving_with_an_unread_answer() -> None:
 
 def test_stopped_host_learns_that_others_went_on() -> None:
     with FakeHosts("1+1+1") as fake:
-        refresh(fake, 2)
+        fake.refresh(2)
         send_with_spare(fake.far[2], signal.SIGSTOP)
         until(lambda: fake.lost(0) == {2})
         send_with_spare(fake.far[2], signal.SIGCONT)
@@ -68,18 +63,16 @@ def test_stopped_host_learns_that_others_went_on() -> None:
         assert fake.arenas[2].board(1).gone == (DepartureKind.DIED, "is on host b (rank 1)")
 
 
-def test_crash_of_the_sentinel_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_of_the_sentinel_is_reported(sentinels_first: Callable[[str], None]) -> None:
     """Nobody reads the standard error of a sentinel."""
-    module = "unisono.hosts.sentinel.board_replicas"
-    bug = f"from {module} import Copies; Copies.push = lambda *_: {{}}['no such push']; main(int"
-    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", bug))
+    copies = "from unisono.hosts.sentinel.board_replicas import Copies"
+    sentinels_first(f"{copies}; Copies.push = lambda *_: {{}}['no such push']")
     with FakeHosts("1+1") as fake:
-        refresh(fake, 0)
+        fake.refresh(0)
         fake.far[0].wake(WORLD)
         until(lambda: fake.far[0].left(1) is not None)
-        words = (
-            f"its sentinel (process {fake.far[0].sentinel_pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
-        )
+        pid = fake.far[0].sentinel_pid
+        words = f"its sentinel (process {pid}) has crashed: KeyError: 'no such push' (<string>:1 in "
         assert words in str(fake.far[0].left(1))
         assert "main.py:" in str(fake.far[0].cut_off)
         until(lambda: not fake.lives(0))
@@ -90,7 +83,7 @@ def test_a_child_of_a_rank_does_not_speak_for_it() -> None:
         inherited = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], 1.5)
         inherited._pid = 0  # as in another process than the one that has made it
         inherited.close()
-        refresh(fake, 1)
+        fake.refresh(1)
         assert fake.far[0].left(1) is None
 
 
@@ -98,8 +91,8 @@ def test_sentinel_ignores_termination_signals() -> None:
     with FakeHosts("1+1") as fake:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.pidfd_send_signal(fake.pidfds[0], number)
-        refresh(fake, 0)
-        refresh(fake, 1)
+        fake.refresh(0)
+        fake.refresh(1)
 
 
 def test_parents_report_of_an_end_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,3 +109,16 @@ def test_death_after_return_is_reported() -> None:
     net.run(0.1)
     everywhere(memories, 2)
     assert net.heard(1, "gone") == net.heard(0, "gone") == [["gone", 2, *killed]]
+
+
+@pytest.mark.parametrize("how", DepartureKind)
+@pytest.mark.parametrize("run", [1, 2])
+def test_abort_of_this_run_replaces_a_departure(how: DepartureKind, run: int) -> None:
+    there, here = (Board(memoryview(bytearray(BOARD_BYTES))) for _ in range(2))
+    there.run, here.run = 1, run
+    there.set_gone(how, "said")
+    here.set_gone(DepartureKind.LEFT, "known")
+    line = memoryview(bytearray(LINE))
+    _Pages(line, here).write(_Pages(line, there).read(), keep_gone=True)
+    aborted = run == 1 and how is DepartureKind.ABORTED
+    assert here.gone == (Departure(how, "said") if aborted else Departure(DepartureKind.LEFT, "known"))

@@ -12,18 +12,10 @@ pytestmark = pytest.mark.quick
 
 @pytest.mark.parametrize(
     ("sides", "cut_off"),
-    [
-        ([(0, 1), (2,)], {2}),
-        ([(1, 2), (0,)], {0}),
-        ([(0, 1), (2, 3)], {2, 3}),
-        ([(0, 3, 4), (1, 2)], {1, 2}),
-        ([(0,), (1,)], {1}),
-        ([(1, 2, 3, 4, 5), (0,), (6,)], {0, 6}),
-        ([(0,), (1,), (2,)], {0, 1, 2}),
-        ([(0, *range(3, 36)), (1, 2)], {1, 2}),
-    ],
-    ids=lambda value: f"{len(value)}-{len(value[0])}" if isinstance(value, list) else "",
-)
+    [([(0, 1), (2,)], {2}), ([(1, 2), (0,)], {0}), ([(0, 1), (2, 3)], {2, 3}), ([(0, 3, 4), (1, 2)], {1, 2}),
+     ([(0,), (1,)], {1}), ([(1, 2, 3, 4, 5), (0,), (6,)], {0, 6}), ([(0,), (1,), (2,)], {0, 1, 2}),
+     ([(0, *range(3, 36)), (1, 2)], {1, 2})],
+)  # fmt: skip
 @pytest.mark.parametrize("seed", range(3))
 def test_smaller_side_of_a_cut_is_cut_off(sides: list[tuple[int, ...]], cut_off: set[int], seed: int) -> None:
     net = FakeNetwork(pairs(sum(map(len, sides))), seed, loss=0.02)
@@ -34,8 +26,7 @@ def test_smaller_side_of_a_cut_is_cut_off(sides: list[tuple[int, ...]], cut_off:
         others = {host for other in sides if other != side for host in other}
         for host in side:
             assert net.lost(host) == others
-            gone = set(net.memories[host].gone)
-            assert gone == {rank for other in others for rank in net.hosts[other]}
+            assert {*net.memories[host].gone} == {rank for other in others for rank in net.hosts[other]}
     assert net.cut_off() == cut_off
     net.reaches = lambda _a, _b: True  # when the network is whole again, nothing changes
     net.run(3.0)
@@ -64,8 +55,7 @@ def test_host_heard_again_in_time_is_not_lost(hosts: int, silent_s: float, seed:
 
 
 def test_lost_hosts_ignore_each_other() -> None:
-    net = FakeNetwork(pairs(3))
-    net.register()
+    net = FakeNetwork(pairs(3), registered=True)
     net.run(3.0)
     net.cut((0, 1), (2,))
     net.run(3.0)

@@ -33,23 +33,18 @@ def kill_spare(fake: FakeHosts, host: int) -> None:
     until(lambda: spare_of(pid) != before)
 
 
-def refresh(fake: FakeHosts, host: int, gid: int = WORLD) -> None:
-    ticket = fake.far[host].ask(gid)
-    until(lambda: fake.far[host].answered(ticket))
-
-
 def test_next_process_knows_dead_ranks() -> None:
     with FakeHosts("1+2") as fake:
         fake.far[1].register(8, fake.arenas[1].end, [0, 1, 2])
         fake.far[0].register(8, fake.arenas[0].end, [0, 1, 2])
-        refresh(fake, 0, 8)
+        fake.refresh(0, 8)
         fake.arenas[1].board(2).set_call(3, CallRecord("scan"))
         fake.sleepers[2].kill()
         until(lambda: fake.far[0].left(2) is not None)
         kill(fake, 1)
-        refresh(fake, 0)
+        fake.refresh(0)
         assert fake.arenas[0].board(2).call(3) == CallRecord("scan")
-        refresh(fake, 0, 8)
+        fake.refresh(0, 8)
         assert fake.far[1].left(2) == fake.far[0].left(2)
         fake.far[1].forget(8)
         until(lambda: fake.far[1].is_free(8))
@@ -58,7 +53,7 @@ def test_next_process_knows_dead_ranks() -> None:
 def test_a_rank_says_again_what_was_not_heard() -> None:
     """The sentinel has not read it when it is killed."""
     with FakeHosts("1+1") as fake:
-        refresh(fake, 0)
+        fake.refresh(0)
         pid = sentinel_of(fake.far[1])
         os.kill(pid, signal.SIGSTOP)
         fake.far[1].register(8, fake.arenas[1].end, [0, 1])
@@ -69,7 +64,7 @@ def test_a_rank_says_again_what_was_not_heard() -> None:
         until(lambda: fake.far[1].answered(ticket))
         until(lambda: fake.arenas[0].board(1).gave_up.reason == "tired")
         fake.far[0].register(8, fake.arenas[0].end, [0, 1])
-        refresh(fake, 0, 8)
+        fake.refresh(0, 8)
         pid = sentinel_of(fake.far[1])
         os.kill(pid, signal.SIGSTOP)
         threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
@@ -83,7 +78,7 @@ def test_killed_again_and_again() -> None:
     rng = random.Random(3)
     with FakeHosts("1+3+2") as fake:
         for host in range(3):
-            refresh(fake, host)
+            fake.refresh(host)
         said, dead = [0, 0, 0], set[int]()
         for turn in range(20):
             host = rng.randrange(3)
@@ -98,7 +93,7 @@ def test_killed_again_and_again() -> None:
             kill_spare(fake, rng.randrange(3))
             kill(fake, rng.randrange(3))
             for other in range(3):
-                refresh(fake, other)
+                fake.refresh(other)
                 for one, number in enumerate(said):
                     board = fake.arenas[other].board(fake.hosts.members[one][0])
                     assert board.gave_up.number == number, (turn, other, one)
@@ -112,12 +107,12 @@ def test_killed_again_and_again() -> None:
 
 def test_next_process_goes_on_for_a_stopped_one() -> None:
     with FakeHosts("1+1", silent_s=3.0) as fake:
-        refresh(fake, 0)
+        fake.refresh(0)
         pid = sentinel_of(fake.far[1])
         os.kill(pid, signal.SIGSTOP)
         until(lambda: fake.far[1].sentinel_pid != pid)
-        refresh(fake, 1)
-        refresh(fake, 0)
+        fake.refresh(1)
+        fake.refresh(0)
         assert fake.far[0].left(1) is fake.far[1].left(0) is None
 
 
@@ -134,7 +129,7 @@ def test_ranks_start_both_processes_again() -> None:
         for turn in range(5):
             for far in (*fake.far, beside):
                 far.register(8 + turn, fake.arenas[far is not fake.far[0]].end, [0, 1, 2])
-            refresh(fake, 0, 8 + turn)
+            fake.refresh(0, 8 + turn)
             before = sentinel_of(fake.far[1])
             spare_of(before)
             send_with_spare(fake.far[1], signal.SIGKILL)
@@ -146,9 +141,9 @@ def test_ranks_start_both_processes_again() -> None:
             for far in (fake.far[1], beside):
                 far.forget(8 + turn)
             fake.arenas[1].board(1).set_gave_up(GivenUp(turn, False, frozenset(), "again"))
-            refresh(fake, 0)
+            fake.refresh(0)
             assert fake.arenas[0].board(1).gave_up.number == turn
-            refresh(fake, 0, 8 + turn)
+            fake.refresh(0, 8 + turn)
             assert fake.far[1].left(2) == fake.far[0].left(2)
             assert fake.far[0].left(1) is fake.far[1].left(0) is None
         beside.close()
@@ -156,19 +151,19 @@ def test_ranks_start_both_processes_again() -> None:
 
 def test_ranks_replace_stopped_processes() -> None:
     with FakeHosts("1+1", silent_s=3.0) as fake:
-        refresh(fake, 0)
+        fake.refresh(0)
         before = sentinel_of(fake.far[1])
         spare_of(before)
         send_with_spare(fake.far[1], signal.SIGSTOP)
-        refresh(fake, 1)
+        fake.refresh(1)
         assert sentinel_of(fake.far[1]) != before
-        refresh(fake, 0)
+        fake.refresh(0)
         assert fake.far[0].left(1) is fake.far[1].left(0) is None
 
 
 def test_a_sentinel_that_cannot_be_started_again() -> None:
     with FakeHosts("1+1") as fake, patch("unisono.hosts.far.start_again", side_effect=OSError):
-        refresh(fake, 1)
+        fake.refresh(1)
         spare_of(sentinel_of(fake.far[1]))
         send_with_spare(fake.far[1], signal.SIGKILL)
         until(lambda: fake.far[1].cut_off is not None)
@@ -180,7 +175,7 @@ def test_a_spare_process_ends_with_its_sentinel() -> None:
     with FakeHosts("1+1") as fake:
         pids = [sentinel_of(far) for far in fake.far]
         spares = [os.pidfd_open(spare_of(pid)) for pid in pids]
-        refresh(fake, 0)
+        fake.refresh(0)
     for fd in spares:
         until(lambda fd=fd: not alive(fd))
         os.close(fd)

@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.support.fake_hosts import WORLD, FakeHosts, sentinel_of
+from tests.support.fake_hosts import FakeHosts, sentinel_of
 from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -74,11 +76,7 @@ def test_sentinel_ends_with_its_last_rank() -> None:
 
 def test_idle_sentinel_ends_with_its_leader() -> None:
     leader, arena = start_leader("alone", secrets.token_hex(8))
-    (sentinel,) = (
-        pid
-        for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
-        if holds(pid, arena.fd) and pid not in (leader.pid, os.getpid())
-    )
+    (sentinel,) = (pid for pid in psutil.pids() if holds(pid, arena.fd) and pid not in (leader.pid, os.getpid()))
     ended = os.pidfd_open(sentinel)
     with leader:
         leader.kill()
@@ -89,23 +87,30 @@ def test_idle_sentinel_ends_with_its_leader() -> None:
 
 def holds(pid: int, fd: int) -> bool:
     """Does a process have a descriptor of this process's file?"""
-    mine, held = os.fstat(fd), list[os.stat_result]()
+    found = list[bool]()
     with suppress(OSError):
         for one in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):  # it has been closed meanwhile
-                held.append(os.stat(f"/proc/{pid}/fd/{one}"))
-    return any(os.path.samestat(one, mine) for one in held)
+                found.append(os.path.samestat(os.stat(f"/proc/{pid}/fd/{one}"), os.fstat(fd)))
+    return any(found)
 
 
-def test_leaving_waits_for_the_sentinel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A sentinel takes in living processes only: it would not read what a rank said that has ended."""
-    os.mkfifo(gate := tmp_path / "opened when it may start")
-    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", f"open({str(gate)!r}); main(int"))
+def begin(*, early: bool = False) -> tuple[Arena, Far]:
+    """A host of this process alone, and its connection to the sentinel, made early: before that serves."""
     arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
     sentinel = Sentinel(arena)
     address = sentinel.listen(name, "127.0.0.1")
-    sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
-    far = Far(arena, hosts, 0, name, 1.5)
+    far = Far(arena, hosts, 0, name, 1.5) if early else None
+    with suppress(InternalError):  # it may have failed already
+        sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
+    return arena, far or Far(arena, hosts, 0, name, 1.5)
+
+
+def test_leaving_waits_for_the_sentinel(sentinels_first: Callable[[str], None], tmp_path: Path) -> None:
+    """A sentinel takes in living processes only: it would not read what a rank said that has ended."""
+    os.mkfifo(gate := tmp_path / "opened when it may start")
+    sentinels_first(f"open({str(gate)!r})")
+    arena, far = begin()
     assert not far.sentinel_pid
     threading.Timer(0.1, gate.write_text, [""]).start()
     far.close()
@@ -113,15 +118,10 @@ def test_leaving_waits_for_the_sentinel(monkeypatch: pytest.MonkeyPatch, tmp_pat
     arena.close()
 
 
-def test_failed_start_is_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """They have connected before it could say so."""
-    monkeypatch.setattr(start, "_BOOT", start._BOOT.replace("main(int", "raise ImportError('no such file'); main(int"))
-    arena, hosts, name = Arena.create(2, Config(heap_bytes=1 << 20)), Hosts.parse("1+1"), secrets.token_hex(8)
-    sentinel = Sentinel(arena)
-    address = sentinel.listen(name, "127.0.0.1")
-    far = Far(arena, hosts, 0, name, 1.5)
-    with suppress(InternalError):  # as long as it has not ended
-        sentinel.serve(hosts, 0, {0: (os.getpid(), start_ticks(os.getpid()))}, [address] * 2, bytes(32), 1.5)
+def test_failed_start_is_reported(sentinels_first: Callable[[str], None], capfd: pytest.CaptureFixture[str]) -> None:
+    """The rank has connected before the sentinel could say so."""
+    sentinels_first("raise ImportError('no such file')")
+    arena, far = begin(early=True)
     until(lambda: far.left(1) is not None)
     assert "its sentinel has not started: standard error shows why" in str(far.cut_off)
     assert "no such file" in capfd.readouterr().err
@@ -175,9 +175,8 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
 
 def goes_on(fake: FakeHosts) -> None:
     """The sentinels still do what they are there for."""
-    for far in fake.far:
-        ticket = far.ask(WORLD)
-        until(lambda far=far, ticket=ticket: far.answered(ticket))
+    for host, far in enumerate(fake.far):
+        fake.refresh(host)
         assert far.cut_off is None
 
 
@@ -192,19 +191,11 @@ def test_other_processes_are_disconnected() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [
-        b"{",
-        b"[" * 50_000,
-        b'["register", 7]',
-        b'["register", 9, 12345, [0, 1]]',
-        b'["register", 9, 4096, [0, "x"]]',
-        b'["register", 9, 1e400, [0]]',
-        b'["ask", -1, 4]',
-        b'["wake", 18446744073709551616]',
-        b"x" * 140_000,
-    ],
+    [b"{", b"[" * 50_000, b"x" * 140_000, b'["register", 7]', b'["register", 9, 12345, [0, 1]]',
+     b'["register", 9, 4096, [0, "x"]]', b'["register", 9, 1e400, [0]]', b'["ask", -1, 4]',
+     b'["wake", 18446744073709551616]'],
     ids=lambda said: said[:30].decode(),
-)
+)  # fmt: skip
 def test_invalid_requests_are_disconnected(said: bytes) -> None:
     with FakeHosts("1+1") as fake:
         far = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)

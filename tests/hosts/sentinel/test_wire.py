@@ -11,55 +11,37 @@ from hypothesis import strategies as st
 
 from unisono.base.records import DepartureKind
 from unisono.hosts.sentinel import wire
-from unisono.hosts.sentinel.wire import (
-    IMAGE_BYTES,
-    MOST_BYTES,
-    Ack,
-    Authenticator,
-    Body,
-    Datagram,
-    Fact,
-    FactKind,
-    Heartbeat,
-    Look,
-    MemberPage,
-    News,
-    Pages,
-    Query,
-    Sight,
-    batches,
-)
 
 pytestmark = pytest.mark.quick
 
 SECRET = bytes(range(32))
-IMAGE = random.Random(1).randbytes(IMAGE_BYTES)
-BODIES: list[Body] = [
-    Heartbeat(),
-    Heartbeat(True, (0, 2, 15)),
-    News(()),
-    News((Fact(FactKind.LOST, 3), Fact.gone(1000, DepartureKind.DIED, "wurde getötet"))),
-    Query((1 << 64) - 1, 5),
-    Pages(7, 0, (MemberPage.of(0, 1, IMAGE), MemberPage.of(3, 2, bytes(IMAGE_BYTES)))),
-    Pages(7, 9, ()),
-    Ack(8, 2, 1 << 40),
-    Look(3, 1, 1 << 50),
-    Sight(1, 1 << 50, "packed"),
+IMAGE = random.Random(1).randbytes(wire.IMAGE_BYTES)
+BODIES: list[wire.Body] = [
+    wire.Heartbeat(),
+    wire.Heartbeat(True, (0, 2, 15)),
+    wire.News(()),
+    wire.News((wire.Fact(wire.FactKind.LOST, 3), wire.Fact.gone(1000, DepartureKind.DIED, "wurde getötet"))),
+    wire.Query((1 << 64) - 1, 5),
+    wire.Pages(7, 0, (wire.MemberPage.of(0, 1, IMAGE), wire.MemberPage.of(3, 2, bytes(wire.IMAGE_BYTES)))),
+    wire.Pages(7, 9, ()),
+    wire.Ack(8, 2, 1 << 40),
+    wire.Look(3, 1, 1 << 50),
+    wire.Sight(1, 1 << 50, "packed"),
 ]
 
 
-def pair(hosts: int = 4) -> tuple[Authenticator, Authenticator]:
-    return Authenticator(SECRET, 1, [0] * hosts, 0), Authenticator(SECRET, 2, [0] * hosts, 0)
+def pair(hosts: int = 4) -> tuple[wire.Authenticator, wire.Authenticator]:
+    return wire.Authenticator(SECRET, 1, [0] * hosts, 0), wire.Authenticator(SECRET, 2, [0] * hosts, 0)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_datagrams_are_read_back(body: Body) -> None:
+def test_datagrams_are_read_back(body: wire.Body) -> None:
     sender, receiver = pair()
-    assert receiver.open(sender.seal(2, 77, body)) == Datagram(1, 77, body)
+    assert receiver.open(sender.seal(2, 77, body)) == wire.Datagram(1, 77, body)
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
-def test_each_bit_counts(body: Body) -> None:
+def test_each_bit_counts(body: wire.Body) -> None:
     sender, receiver = pair()
     data = sender.seal(2, 77, body)
     for bit in range(0, 8 * min(len(data), 200), 3):
@@ -74,20 +56,22 @@ def test_each_bit_counts(body: Body) -> None:
 
 def test_secret_and_receiver_are_checked() -> None:
     sender, receiver = pair()
-    assert receiver.open(Authenticator(bytes(32), 1, [0] * 4, 0).seal(2, 0, Heartbeat())) is None
-    assert receiver.open(sender.seal(3, 0, Heartbeat())) is None
-    assert receiver.open(Authenticator(SECRET, 2, [0] * 4, 0).seal(2, 0, Heartbeat())) is None, "its own"
-    assert receiver.open(Authenticator(SECRET, 9, [0] * 10, 0).seal(2, 0, Heartbeat())) is None, "no host of this job"
+    assert receiver.open(wire.Authenticator(bytes(32), 1, [0] * 4, 0).seal(2, 0, wire.Heartbeat())) is None
+    assert receiver.open(sender.seal(3, 0, wire.Heartbeat())) is None
+    assert receiver.open(wire.Authenticator(SECRET, 2, [0] * 4, 0).seal(2, 0, wire.Heartbeat())) is None, "its own"
+    assert receiver.open(wire.Authenticator(SECRET, 9, [0] * 10, 0).seal(2, 0, wire.Heartbeat())) is None, (
+        "no host of this job"
+    )
 
 
 def test_repeated_and_late_datagrams_are_dropped() -> None:
     sender, receiver = pair()
-    data = [sender.seal(2, 0, Query(k, k)) for k in range(3000)]
+    data = [sender.seal(2, 0, wire.Query(k, k)) for k in range(3000)]
     heard = [k for k in range(3000) if receiver.open(data[k]) and receiver.open(data[k]) is None]
     assert heard == list(range(3000))
     assert not any(map(receiver.open, data))
     sender, receiver = pair()
-    data = [sender.seal(2, 0, Query(k, k)) for k in range(3000)]
+    data = [sender.seal(2, 0, wire.Query(k, k)) for k in range(3000)]
     order = [2999, *range(2900, 2950), 100, 2900, *range(2950, 2999)]
     heard = [k for k in order if receiver.open(data[k])]
     assert heard == [2999, *range(2900, 2950), *range(2950, 2999)]
@@ -110,29 +94,29 @@ def test_signed_nonsense_is_dropped(kind: int, body: bytes) -> None:
         + body
     )
     datagram = receiver.open(hmac.digest(SECRET, text, hashlib.sha256)[:16] + text)
-    assert datagram is None or isinstance(datagram.body, Body)
+    assert datagram is None or isinstance(datagram.body, wire.Body)
 
 
-@pytest.mark.parametrize("packed", ["", "no image", MemberPage.of(0, 1, bytes(100)).packed])
+@pytest.mark.parametrize("packed", ["", "no image", wire.MemberPage.of(0, 1, bytes(100)).packed])
 def test_invalid_image_is_a_value_error(packed: str) -> None:
     with pytest.raises(ValueError, match="image"):
-        _ = MemberPage(0, 1, packed).image
+        _ = wire.MemberPage(0, 1, packed).image
 
 
 def test_an_image_cannot_be_a_bomb() -> None:
-    bomb = MemberPage.of(0, 1, bytes(50_000_000)).packed
-    with pytest.raises(ValueError, match=f"image of {IMAGE_BYTES + 1} bytes"):
-        _ = MemberPage(0, 1, bomb).image
+    bomb = wire.MemberPage.of(0, 1, bytes(50_000_000)).packed
+    with pytest.raises(ValueError, match=f"image of {wire.IMAGE_BYTES + 1} bytes"):
+        _ = wire.MemberPage(0, 1, bomb).image
 
 
 def test_much_news_goes_in_several_datagrams() -> None:
     sender, receiver = pair()
-    facts = [Fact.gone(rank, DepartureKind.DIED, f"died as {rank} " * 40) for rank in range(50)]
-    parts = [receiver.open(sender.seal(2, 0, News(batch))) for batch in batches(facts)]
-    assert [fact for part in parts if part and isinstance(part.body, News) for fact in part.body.facts] == facts
+    facts = [wire.Fact.gone(rank, DepartureKind.DIED, f"died as {rank} " * 40) for rank in range(50)]
+    parts = [receiver.open(sender.seal(2, 0, wire.News(batch))) for batch in wire.batches(facts)]
+    assert [fact for part in parts if part and isinstance(part.body, wire.News) for fact in part.body.facts] == facts
     assert len(parts) > 10
     assert all(len(fact.words.encode()) <= 300 for fact in facts)
-    pages = [MemberPage.of(k, k, IMAGE) for k in range(3)]
-    assert [len(batch) for batch in batches(pages)] == [1, 1, 1]
+    pages = [wire.MemberPage.of(k, k, IMAGE) for k in range(3)]
+    assert [len(batch) for batch in wire.batches(pages)] == [1, 1, 1]
     with pytest.raises(ValueError, match="datagram"):
-        sender.seal(2, 0, Pages(7, 0, (pages[0],) * (MOST_BYTES // IMAGE_BYTES + 1)))
+        sender.seal(2, 0, wire.Pages(7, 0, (pages[0],) * (wire.MOST_BYTES // wire.IMAGE_BYTES + 1)))

@@ -150,18 +150,6 @@ def test_future_has_the_tensors_or_raises() -> None:
     dist.all_reduce(tensor)
 
 
-@pytest.mark.ranks(2, backend="unisono")
-def test_callback_may_wait_for_its_own_call() -> None:
-    again, lock = torch.ones(3), []
-
-    def callback(_: Any) -> None:
-        lock.append(dist.all_reduce(again, async_op=True).get_future().wait())
-
-    dist.all_reduce(mine(1 << 20), async_op=True).get_future().then(callback).wait()
-    same(again, torch.full((3,), 2.0))
-    assert len(lock) == 1
-
-
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("async_op", [False, True])
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -4,7 +4,6 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch.distributed as dist
 import unisono
 from tests.support.on_ranks import in_process_group
 from tests.support.programs import Python
-from tests.support.torch_ranks import options
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -249,32 +247,6 @@ def test_rank_0_misses_a_monitored_barrier() -> None:
         with pytest.raises(RuntimeError, match=WAITING.format(1)):
             dist.monitored_barrier(timeout=SHORT)
     together("over")
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_arguments_that_no_group_takes() -> None:
-    group: Any = dist.group.WORLD
-    x, rows = torch.ones(2), [[torch.zeros(2)], [torch.zeros(2)]]
-    pair = [x, x.clone() if dist.get_rank() else x.to_sparse()]
-    wrong: list[tuple[str, Callable[[], Any]]] = [
-        ("got a torch.sparse_coo tensor", lambda: dist.all_reduce_coalesced(pair)),
-        ("expected 2 lists, one per rank, of 1 tensors", lambda: group.allgather_coalesced(rows[:1], [x])),
-        ("expected 2 lists, one per rank, of 2 tensors", lambda: group.allgather_coalesced(rows, [x, x])),
-    ]
-    lists = group.allreduce, group.allreduce_coalesced, group.broadcast, group.reduce
-    wrong += [("requires non-empty tensor list", partial(method, [])) for method in lists]
-    for root in (-1, 2):
-        words = f"a rank of this group(.|\n)*invalid root rank: {root}"
-        wrong += [
-            (words, partial(group.broadcast, [x], options(dist.BroadcastOptions, rootRank=root))),
-            (words, partial(group.reduce, [x], options(dist.ReduceOptions, rootRank=root))),
-            (words, partial(group.gather, [], [x], options(dist.GatherOptions, rootRank=root))),
-            (words, partial(group.scatter, [x], [], options(dist.ScatterOptions, rootRank=root))),
-        ]
-    for words, call in wrong:
-        with pytest.raises(RuntimeError, match=words):
-            call()
-        dist.barrier()
 
 
 @pytest.mark.ranks(2, backend="unisono")

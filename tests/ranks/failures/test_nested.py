@@ -3,7 +3,9 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,50 +35,34 @@ CALLS: dict[str, Call] = {
 }
 
 
-class within:  # noqa: N801  reads like the function that it stands for
+@contextmanager
+def within(place: Any, name: str, call: Call, how: str = "a signal") -> Iterator[list[BaseException | None]]:
     """A block in which place.name, when it is called first, is interrupted by code that makes a call.
 
-    raised: what the call has raised; None for nothing.
+    Yields what the call has raised; None for nothing.
     """
+    original, raised = getattr(place, name), list[BaseException | None]()
 
-    def __init__(self, place: Any, name: str, call: Call, how: str = "a signal") -> None:
-        self.place, self.name, self.call, self.how = place, name, call, how
-        self.raised: list[BaseException | None] = []
-
-    def __enter__(self) -> list[BaseException | None]:
-        original = getattr(self.place, self.name)
-
-        def interrupted(*args: Any) -> Any:
-            setattr(self.place, self.name, original)
-            if self.how == "a signal":
-                signal.signal(signal.SIGUSR2, lambda *_: self.interrupt())
-                signal.raise_signal(signal.SIGUSR2)
-            else:
-                garbage = Garbage(self.interrupt)
-                del garbage
-            return original(*args)
-
-        setattr(self.place, self.name, interrupted)
-        return self.raised
-
-    def __exit__(self, *_: object) -> None:
-        assert self.raised, "nothing was interrupted"
-
-    def interrupt(self) -> None:
+    def interrupt(*_: object) -> None:
         try:
-            self.call()
+            call()
         except Exception as error:  # noqa: BLE001  looked at by the test
-            self.raised.append(error)
+            raised.append(error)
         else:
-            self.raised.append(None)
+            raised.append(None)
 
+    def interrupted(*args: Any) -> Any:
+        setattr(place, name, original)
+        if how == "a signal":
+            signal.signal(signal.SIGUSR2, interrupt)
+            signal.raise_signal(signal.SIGUSR2)
+        else:
+            weakref.finalize(set(), interrupt)  # the set is garbage at once
+        return original(*args)
 
-class Garbage:
-    def __init__(self, interrupt: Call) -> None:
-        self.interrupt = interrupt
-
-    def __del__(self) -> None:
-        self.interrupt()
+    setattr(place, name, interrupted)
+    yield raised
+    assert raised, "nothing was interrupted"
 
 
 def line(function: Any) -> str:
@@ -151,20 +137,20 @@ def test_calls_of_another_group_and_messages_work() -> None:
 @pytest.mark.ranks(1)
 def test_a_message_within_a_step_of_messages() -> None:
     group = unisono.init()
-    inner: list[Call] = [
+    mailbox = progress_engine(group).mailbox
+    calls: list[Call] = [
         lambda: p2p.send(torch.ones(3), 0),
         lambda: p2p.irecv(None, 0),
         lambda: p2p.recv_object_list([None], 0),
     ]
-    for call in inner:
-        mailbox = progress_engine(group).mailbox
+    for call in calls:
         with within(mailbox, "submit", call) as raised:
             p2p.send(torch.full((2,), 5.0), 0, tag=3)
         assert isinstance(raised[0], NestedCall)
         assert raised[0].inner == line(call)
         assert "the messages of Group('world'" in str(raised[0])
         assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
-    with within(progress_engine(group).mailbox, "submit", CALLS["all_reduce"]) as raised:
+    with within(mailbox, "submit", CALLS["all_reduce"]) as raised:
         p2p.send(torch.ones(1), 0)
     assert raised == [None]
     p2p.recv(None, 0)
@@ -183,19 +169,15 @@ def test_an_allocation_within_an_allocation() -> None:
 @in_new_world(2)
 def test_signal_in_a_wait_for_a_late_peer(tmp_path: Path, outer: str) -> None:
     """A handler's call raises at once where its thread is in a call of the group; where it is not, it is made."""
-    flag = tmp_path / "handled"
-    me, said = unisono.get_rank(), []
+    flag, me, nests = tmp_path / "handled", unisono.get_rank(), outer == "all_reduce"
     first, second = torch.full((3,), 1.0 + me), torch.full((5,), 10.0 + me)
     unisono.barrier()
 
     def handler(*_: object) -> None:
-        if outer != "all_reduce":
+        if not nests:
             flag.touch()
-        try:
+        with pytest.raises(NestedCall) if nests else nullcontext():
             unisono.all_reduce(second)
-            said.append("made")
-        except NestedCall:
-            said.append("nested")
         flag.touch()
 
     if me == 0:
@@ -203,24 +185,21 @@ def test_signal_in_a_wait_for_a_late_peer(tmp_path: Path, outer: str) -> None:
         once_waiting(lambda: os.kill(os.getpid(), signal.SIGUSR2))
     else:
         until(flag.exists)
-    pending: Any = None
-    if outer == "recv" and me == 0:
-        p2p.recv(first, 1)
-    elif outer == "in the background":
-        pending = unisono.all_reduce(first, async_op=True)
-    elif outer == "all_reduce":
-        unisono.all_reduce(first)
-    if pending is not None:
-        pending.wait()
-    if me == 1 and outer != "all_reduce":
-        unisono.all_reduce(second)
-    if me == 1 and outer == "recv":
-        p2p.send(torch.full((3,), 3.0), 0)
+    if outer == "recv":
+        if me == 0:
+            p2p.recv(first, 1)
+        else:
+            unisono.all_reduce(second)
+            p2p.send(torch.full((3,), 3.0), 0)
+    elif work := unisono.all_reduce(first, async_op=not nests):
+        work.wait()
+        if me == 1:
+            unisono.all_reduce(second)
     unisono.barrier()
     if me == 0:
-        assert said == ["nested" if outer == "all_reduce" else "made"]
+        assert flag.exists()
         assert first.tolist() == [3.0] * 3
-        assert second.tolist() == [10.0 if outer == "all_reduce" else 21.0] * 5
+        assert second.tolist() == [10.0 if nests else 21.0] * 5
 
 
 @in_new_world(2)

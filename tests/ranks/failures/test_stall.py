@@ -3,13 +3,11 @@
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,11 +17,13 @@ import unisono
 from tests.support.faults import all_pids
 from tests.support.on_ranks import in_new_world
 from tests.support.torch_ranks import TorchRanks
+from tests.support.waiting import once
 from unisono import PeerFailed, WaitTimeout
 from unisono.base.config import Config
 from unisono.base.records import Wait
 from unisono.calls import p2p
 from unisono.observe.live.ask_stacks import process_status
+from unisono.ranks.failures.stall import Stall
 
 DEADLINE_S = 30.0
 SOON = Config(stall_warning_s=0.3)
@@ -31,40 +31,24 @@ STEADY = Config(stall_warning_s=1.0)  # where several ranks wait: all wait when 
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that will happen, if the test does not fail; on a line of this file."""
-    end = time.monotonic() + DEADLINE_S
+    """Wait for something that will happen, on a line of this file, as long as the world has time."""
     while not condition():
-        assert time.monotonic() < end, "it did not happen"
         time.sleep(0.001)
 
 
-def overhear(folder: Path, then: Callable[[], object] = lambda: None) -> None:
-    """Keep each warning of this rank in a file of the folder, then do something."""
-    rank = unisono.get_rank()
-
-    def tell(text: str) -> None:
-        part = folder / f"{rank}.part"
-        part.write_text(text)
-        part.rename(folder / f"{rank}.{len(list(folder.glob(f'{rank}.*')))}.told")
-        then()
-
-    sys.modules["unisono.ranks.failures.stall"].tell = tell  # type: ignore[attr-defined]
-
-
-def together(folder: Path) -> None:
-    """Keep warnings from when all ranks are here: a busy machine takes long to import a test's module.
+def overhear(folder: Path) -> None:
+    """Keep what this rank says on standard error from when all ranks are here: it takes long to import a test's module.
 
     No call of ours waits for that: who asks for a stack might get the answer to an earlier one.
     """
     group = unisono.init()
-    (folder / f"{group.rank}.here").touch()
-    until(lambda: len(list(folder.glob("*.here"))) == group.size)
-    overhear(folder)
+    sys.stderr = (folder / f"{group.rank}.said").open("w")
+    until(lambda: len(list(folder.glob("*.said"))) == group.size)
 
 
 def told(folder: Path) -> list[str]:
-    """What all ranks have told."""
-    return [path.read_text() for path in sorted(folder.glob("*.told"))]
+    """The warnings of all ranks."""
+    return "".join(path.read_text() for path in sorted(folder.glob("*.said"))).split("unisono: ")[1:]
 
 
 def sleep_until_told(folder: Path) -> None:
@@ -81,32 +65,30 @@ def compute_until_told(folder: Path) -> None:
 @pytest.mark.parametrize(("another", "missing"), [("all_reduce #7", (0,)), ("barrier #8", (1,))])
 def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, ...]) -> None:
     """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out."""
-    stall, mine = sys.modules["unisono.ranks.failures.stall"], "all_reduce #7"
-    waits = {2: Wait("world", mine, (1,)), 1: Wait("world", another, (0,))}
-    if unisono.get_rank() == 2:
-        with patch.object(stall, "waits_of", lambda _: waits):
-            assert stall.Stall(unisono.init(), mine).late((1,), 1.0).missing == missing
+    group = unisono.init()
+    if group.rank == 2:
+        boards = [group.engine.arena.board(rank) for rank in (1, 2)]
+        boards[0].set_wait(Wait("world", another, (0,)))
+        boards[1].set_wait(Wait("world", "all_reduce #7", (1,)))
+        assert Stall(group, "all_reduce #7").late((1,), 1.0).missing == missing
+        for board in boards:
+            board.set_wait(None)
 
 
 @pytest.mark.parametrize("away", [sleep_until_told, compute_until_told])
+@in_new_world(4, config=STEADY)
 def test_one_rank_names_the_missing_rank(tmp_path: Path, away: Callable[[Path], None]) -> None:
-    def late() -> tuple[int, float]:
-        together(tmp_path)
-        unisono.init().timeout_s = float("inf")
-        tensor = torch.full((3,), unisono.get_rank() + 1.0)
-        if unisono.get_rank() == 2:
-            away(tmp_path)
-        unisono.all_reduce(tensor)
-        return os.getpid(), tensor[0].item()
-
-    with unisono.World(4, timeout_s=DEADLINE_S, config=STEADY) as world:
-        results = world.run(late)
-    assert [result for _, result in results] == [10.0] * 4
+    overhear(tmp_path)
+    group, tensor = unisono.init(), torch.ones(3)
+    group.timeout_s = float("inf")
+    if group.rank == 2:
+        away(tmp_path)
+    unisono.all_reduce(tensor)
     (text,) = told(tmp_path)
     line, *stack = text.splitlines()
-    assert line.startswith("unisono: rank 0 has waited ")
+    assert line.startswith("rank 0 has waited ")
     assert f" s in all_reduce(float32[3], sum) #1 ({__file__}:" in line
-    assert f" for rank 2: rank 2 (pid {results[2][0]}) " in line
+    assert f" for rank 2: rank 2 (pid {group.engine.arena.board(2).pid}) " in line
     assert f" at {__file__}:" in line
     assert any(f'"{__file__}", line' in frame and f" in {away.__name__}" in frame for frame in stack)
     assert all(frame.startswith("    ") for frame in stack)
@@ -115,7 +97,7 @@ def test_one_rank_names_the_missing_rank(tmp_path: Path, away: Callable[[Path], 
 
 @in_new_world(2, hosts="2x1", config=SOON)
 def test_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
-    together(tmp_path)
+    overhear(tmp_path)
     pids = all_pids()
     if unisono.get_rank() == 1:
         sleep_until_told(tmp_path)
@@ -128,13 +110,13 @@ def test_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
 
 @in_new_world(2, config=SOON)
 def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
-    together(tmp_path)
+    overhear(tmp_path)
     pid = all_pids()[1]
     if unisono.get_rank() == 0:
-        overhear(tmp_path, lambda: os.kill(pid, signal.SIGCONT))
         os.kill(pid, signal.SIGSTOP)
         until(lambda: process_status(pid).state == "T")
         (tmp_path / "stopped").touch()
+        once(lambda: bool(told(tmp_path)), lambda: os.kill(pid, signal.SIGCONT))
     else:
         until((tmp_path / "stopped").exists)
     unisono.barrier()
@@ -145,11 +127,9 @@ def test_a_stopped_rank_is_told_as_such(tmp_path: Path) -> None:
 
 def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
     def crossed() -> str:
-        together(tmp_path)
+        overhear(tmp_path)
         first, second = unisono.new_group(name="a"), unisono.new_group(name="b")
-        assert first
-        assert second
-        first.timeout_s = second.timeout_s = 3.0
+        first.timeout_s = second.timeout_s = 3.0  # type: ignore[union-attr]  # all are members
         rank = unisono.get_rank()
         with pytest.raises(WaitTimeout) as caught:
             _ = unisono.all_reduce(torch.ones(3), group=first) if rank == 0 else unisono.barrier(second)
@@ -171,14 +151,12 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
 @in_new_world(3, config=STEADY)
 def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
     """Rank 2 keeps rank 1 waiting, and that rank 0: one line for both, about rank 2."""
-    together(tmp_path)
+    overhear(tmp_path)
     lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
     if unisono.get_rank() == 2:
         sleep_until_told(tmp_path)
-    if upper:
-        unisono.barrier(upper)
-    if lower:
-        unisono.barrier(lower)
+    for group in filter(None, (upper, lower)):
+        unisono.barrier(group)
     (text,) = told(tmp_path)
     assert "rank 0 waits in group '[0, 1]' for rank 1, which waits in group '[1, 2]' for rank 2; rank 2 (pid" in text
     assert " in sleep_until_told" in text
@@ -187,7 +165,7 @@ def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "src", "who"), [(2, 1, "rank 1"), (3, None, "ranks 1, 2")])
 @in_new_world("size", config=SOON)
 def test_wait_for_a_message_is_told(tmp_path: Path, size: int, src: int | None, who: str) -> None:
-    together(tmp_path)
+    overhear(tmp_path)
     unisono.init().timeout_s = float("inf")
     if unisono.get_rank() == 0:
         assert p2p.recv(src=src).tolist() == [7.0, 7.0]
@@ -200,52 +178,32 @@ def test_wait_for_a_message_is_told(tmp_path: Path, size: int, src: int | None, 
         p2p.send(torch.full((2,), 7.0), 0)
 
 
-@in_new_world(2, config=SOON, gives=[[0, 1], [1]])
-def test_background_call_waits_only_when_awaited(tmp_path: Path) -> list[int]:
+@in_new_world(2, config=SOON)
+def test_background_call_waits_only_when_awaited(tmp_path: Path) -> None:
     overhear(tmp_path)
-    counts = []
-    tensor = torch.ones(5)
-    if unisono.get_rank() == 1:
+    group = unisono.init()
+    if group.rank == 1:
         sleep_until_told(tmp_path)
-    work = unisono.all_reduce(tensor, async_op=True)
-    assert work is not None
-    if unisono.get_rank() == 0:
-        stall = sys.modules["unisono.ranks.failures.stall"]
-        look, overdue = stall.Stall.look, threading.Event()
-
-        def counting(self: Any, missing: Any, waited_s: float) -> None:
-            look(self, missing, waited_s)
-            if waited_s > 3 * SOON.stall_warning_s:
-                overdue.set()
-
-        stall.Stall.look = counting
-        assert overdue.wait(DEADLINE_S)
-        counts.append(len(told(tmp_path)))
-    work.wait()
-    return [*counts, len(told(tmp_path))]
+    work = unisono.all_reduce(torch.ones(5), async_op=True)
+    for _ in range(3 * (group.rank == 0)):  # it looks again and again, and says nothing
+        time.sleep(SOON.stall_warning_s)
+        group.missing_in_background = (1,)
+        until(lambda: not group.missing_in_background)
+        assert not told(tmp_path)
+    work.wait()  # type: ignore[union-attr]
+    assert len(told(tmp_path)) == 1
 
 
 @in_new_world(2, config=Config(stall_warning_s=0.0))
 def test_zero_means_that_no_wait_is_told(tmp_path: Path) -> None:
     """All the same it is on the board, until it ends."""
-    overdue, group = tmp_path / "overdue", unisono.init()
     overhear(tmp_path)
-    if group.rank == 0:
-        stall = sys.modules["unisono.ranks.failures.stall"]
-        look = stall.Stall.look
-
-        def watching(self: Any, missing: Any, waited_s: float) -> None:
-            look(self, missing, waited_s)
-            if waited_s > 0.2:
-                overdue.touch()
-
-        stall.Stall.look = watching
-    else:
-        until(overdue.exists)
-        assert group.engine.arena.board(0).wait is not None
+    board = unisono.init().engine.arena.board
+    if unisono.get_rank() == 1:
+        until(lambda: board(0).wait is not None)
     unisono.barrier()
     unisono.barrier()
-    assert not any(group.engine.arena.board(rank).wait for rank in range(2))
+    assert not any(board(rank).wait for rank in range(2))
     assert told(tmp_path) == []
 
 

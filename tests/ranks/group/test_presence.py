@@ -6,14 +6,25 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 
 from unisono.base.records import Departure, DepartureKind
 from unisono.engine.memory.arena import Arena
-from unisono.engine.process.alive import ending_in_words, exit_status, has_ended, is_ending, start_ticks, watch_process
+from unisono.engine.process.alive import (
+    PARENT_S,
+    ending_in_words,
+    exit_status,
+    has_ended,
+    is_ending,
+    start_ticks,
+    watch_process,
+)
 from unisono.ranks.group.rank_liveness import RankLiveness
 from unisono.ranks.group.world_group import leave_at_exit
 
@@ -21,13 +32,14 @@ MINE = start_ticks(os.getpid())
 
 
 @pytest.fixture
-def group() -> Any:
+def group() -> Iterator[Any]:
     """A group of two; rank 1 is a process that waits until its input ends."""
     arena = Arena.create(2)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    arena.board(1).set_process(child.pid, start_ticks(child.pid))
-    made = SimpleNamespace(arena=arena, liveness=RankLiveness(arena), child=child)
-    made.kill = lambda: (child.kill(), child.wait())
+    (board := arena.board(1)).set_process(child.pid, start_ticks(child.pid))
+    made = SimpleNamespace(board=board, liveness=RankLiveness(arena), child=child)
+    made.gone = lambda: made.liveness.gone(1)
+    assert made.gone() is None  # it is there, and from now on it is watched
     yield made
     child.kill()
     child.communicate()
@@ -35,54 +47,38 @@ def group() -> Any:
     arena.close()
 
 
-def test_living_rank_is_there_and_killed_one_not(group: Any) -> None:
-    assert group.liveness.gone(1) is None
-    group.kill()
-    how = group.liveness.gone(1)
-    assert how.how == DepartureKind.DIED
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill it; its parent does not ask for its status."""
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_departure_that_is_being_written_again() -> None:
     """While the sentinel writes a record again, the board has none."""
     how = Departure(DepartureKind.DIED, "was killed")
-
-    class Changing:
-        pid, reads = 0, iter([how, None, None])
-
-        @property
-        def gone(self) -> Departure | None:
-            return next(self.reads)
-
-    board, layout = Changing(), SimpleNamespace(size=2)
-    layout.board = lambda _: board
-    assert RankLiveness(layout).left(1) == how  # type: ignore[arg-type]  # it needs no more
+    board = Mock(pid=0)
+    type(board).gone = PropertyMock(side_effect=[how, None, None])
+    assert RankLiveness(SimpleNamespace(size=2, board=lambda _: board)).left(1) == how  # type: ignore[arg-type]
 
 
 def test_system_tells_an_end_nobody_asked_about(group: Any) -> None:
-    assert group.liveness.gone(1) is None
-    group.child.kill()
-    os.waitid(os.P_PID, group.child.pid, os.WEXITED | os.WNOWAIT)
-    assert str(group.liveness.gone(1)) == "was killed by signal 9 (SIGKILL)"
+    kill(group.child)
+    assert group.gone() == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
     assert exit_status(group.child.pid, MINE - 1, None) is None, "another process has this number"
 
 
 def test_system_tells_an_end_the_parent_knows(group: Any) -> None:
-    assert group.liveness.gone(1) is None  # from now on it is watched
     assert not is_ending(group.child.pid)
     group.child.communicate(b"\n")
     assert is_ending(group.child.pid)
-    assert str(group.liveness.gone(1)) in ("exited with code 0", "died")  # Linux tells since 6.15
+    assert str(group.gone()) in ("exited with code 0", "died")  # Linux tells since 6.15
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [
-        (3 << 8, "exited with code 3"),
-        (9, "was killed by signal 9 (SIGKILL)"),
-        (11 | 0x80, "was killed by signal 11 (SIGSEGV)"),
-        (35, "was killed by signal 35 (real-time)"),
-    ],
-)
+    [(3 << 8, "exited with code 3"), (9, "was killed by signal 9 (SIGKILL)"),
+     (11 | 0x80, "was killed by signal 11 (SIGSEGV)"), (35, "was killed by signal 35 (real-time)")],
+)  # fmt: skip
 def test_a_wait_status_in_words(status: int, words: str) -> None:
     assert ending_in_words(status) == words
 
@@ -91,53 +87,52 @@ def test_number_of_a_thread_is_no_life(group: Any) -> None:
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
-    try:
-        assert thread.native_id is not None
-        group.arena.board(1).set_process(thread.native_id, MINE)
-        how = group.liveness.gone(1)
-    finally:
-        end.set()
-        thread.join()
+    group.board.set_process(thread.native_id, MINE)
+    how = group.gone()
+    end.set()
+    thread.join()
     assert how.how == DepartureKind.DIED
 
 
 def test_number_of_another_process_is_no_life(group: Any) -> None:
-    group.arena.board(1).set_process(os.getpid(), MINE - 1)
-    how = group.liveness.gone(1)
-    assert how.how == DepartureKind.DIED
+    group.board.set_process(os.getpid(), MINE - 1)
+    assert group.gone().how == DepartureKind.DIED
 
 
-def test_a_zombie_has_ended() -> None:
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    fd = os.pidfd_open(child.pid)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+def test_a_zombie_has_ended(group: Any) -> None:
+    fd = os.pidfd_open(group.child.pid)
+    kill(group.child)
     assert has_ended(fd)
-    assert start_ticks(child.pid) == 0
-    assert watch_process(child.pid, MINE) is None
+    assert start_ticks(group.child.pid) == 0
+    assert watch_process(group.child.pid, MINE) is None
     os.close(fd)
-    child.wait()
 
 
-def test_death_needs_more_than_one_descriptor(group: Any) -> None:
-    """The process is there. The only descriptor that is free is not enough to read when it has started."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
+@contextmanager
+def descriptors(more: int | None = None) -> Iterator[None]:
+    """No descriptor is free, or so many more than are in use."""
+    limits, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0 if more is None else free + more, limits[1]))
     try:
-        gone = group.liveness.gone(1)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert gone is None
+
+
+@pytest.mark.parametrize("more", [None, 1])
+def test_no_death_where_descriptors_are_few(group: Any, more: int | None) -> None:
+    """One is not enough to watch the process and to read when it has started."""
+    group.liveness.close()  # it does not watch it any more
+    with descriptors(more):
+        assert group.gone() is None
 
 
 def test_death_is_seen_without_descriptors(group: Any) -> None:
-    with no_descriptors():
-        assert group.liveness.gone(1) is None
-    group.child.kill()
-    os.waitid(os.P_PID, group.child.pid, os.WEXITED | os.WNOWAIT)  # its parent does not ask for its status
-    with no_descriptors():
-        assert group.liveness.gone(1) is not None
+    group.liveness.close()
+    kill(group.child)
+    with descriptors():
+        assert group.gone() is not None
 
 
 def test_descriptor_in_use_is_not_closed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,72 +144,37 @@ def test_descriptor_in_use_is_not_closed(group: Any, monkeypatch: pytest.MonkeyP
         looks.append(os.readlink(f"/proc/self/fd/{fd}"))
         return has_ended(fd)
 
+    group.liveness.close()
     monkeypatch.setattr("unisono.ranks.group.rank_liveness.has_ended", close_and_look)
     before = len(os.listdir("/proc/self/fd"))
-    assert group.liveness.gone(1) is None
+    assert group.gone() is None
     assert "pidfd" in looks[0]
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
-def test_only_telling_parents_are_waited_for(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    board = group.arena.board(1)
-
-    def sleep(duration_s: float) -> None:
-        slept.append(duration_s)
-        board.set_gone(DepartureKind.DIED, "was killed by signal 9")
-
-    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)  # other threads of this process may sleep, too
-    monkeypatch.setattr("unisono.ranks.group.rank_liveness.time", clock)
-    group.kill()
-    assert str(group.liveness.gone(1)) == "died"
-    assert not slept
-    board.parent_tells_end = 1
-    assert str(group.liveness.gone(1)) == "was killed by signal 9"
-    assert len(slept) == 1
-
-
-class no_descriptors:  # noqa: N801  reads like the function that it stands for
-    def __enter__(self) -> None:
-        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, self.limits[1]))
-
-    def __exit__(self, *_: object) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
-
-
-class World:
-    """A world of one group; told: what its peers hear."""
-
-    rank, closed = 1, False
-
-    def __init__(self) -> None:
-        self.told: list[tuple[DepartureKind, str]] = []
-        self.all_of_it = [self]
-
-    def tell_departure(self, how: DepartureKind, words: str) -> None:
-        self.told.append((how, words))
-
-    def give_up(self, error: BaseException) -> None:
-        del error
-
-    def close(self) -> None:
-        self.closed = True
+def test_only_telling_parents_are_waited_for(group: Any) -> None:
+    group.child.kill()
+    group.child.wait()
+    began = time.monotonic()
+    assert group.gone() is not None
+    assert time.monotonic() - began < PARENT_S
+    group.board.set_process(group.child.pid, MINE)  # whose status nobody knows
+    group.board.parent_tells_end = 1
+    threading.Timer(0.1, group.board.set_gone, (DepartureKind.DIED, "was shot")).start()
+    assert str(group.gone()) == "was shot"
 
 
 @pytest.mark.parametrize(
     ("error", "words"),
-    [
-        (KeyError("mine"), "raised KeyError: 'mine'"),
-        (ValueError("two\n  lines"), "raised ValueError: two lines"),
-        (KeyboardInterrupt(), "raised KeyboardInterrupt"),
-    ],
-)
+    [(KeyError("mine"), "raised KeyError: 'mine'"), (ValueError("two\n  lines"), "raised ValueError: two lines"),
+     (KeyboardInterrupt(), "raised KeyboardInterrupt")],
+)  # fmt: skip
 def test_exception_that_ends_a_program_is_told(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, words: str
 ) -> None:
     monkeypatch.setattr(sys, "last_value", error, raising=False)
-    world: Any = World()
+    world = Mock(closed=False, rank=1)
+    world.all_of_it = [world]
     leave_at_exit(world)
-    assert world.told == [(DepartureKind.RAISED, words)]
-    assert world.closed
+    world.tell_departure.assert_called_once_with(DepartureKind.RAISED, words)
+    world.close.assert_called_once_with()

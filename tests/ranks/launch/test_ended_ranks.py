@@ -1,5 +1,6 @@
 """Every way to end a rank: the others name it, and with return_exceptions they go on."""
 
+import atexit
 import os
 import select
 import signal
@@ -8,37 +9,32 @@ import threading
 
 import pytest
 
-from unisono import RankFailed, WaitTimeout, init, run, world
-from unisono.ranks.launch import processes, worlds
+from tests.support.waiting import until
+from unisono import RankFailed, WaitTimeout, get_rank, init, run, world
+from unisono.ranks.launch import processes
 
 
-def test_nobody_is_hurried_by_a_failure(monkeypatch, tmp_path):
-    heard = tmp_path / "heard"
-
-    class Listener(processes.RankProcesses):
-        def _add(self, *report):
-            super()._add(*report)
-            heard.touch()
+def test_nobody_is_hurried_by_a_death(monkeypatch):
+    """The parent has heard of it: who has died is told by its parent."""
+    monkeypatch.setattr(processes, "GRACE_S", 0.0)
 
     def go_on():
-        if init().rank == 1:
-            raise LookupError("lost")
-        while not heard.exists():
-            pass
-        return init().rank
+        group = init()
+        if group.rank == 1:
+            os._exit(3)
+        until(lambda: group.engine.arena.board(1).gone is not None)
+        return group.rank
 
-    monkeypatch.setattr(processes, "GRACE_S", 0.0)
-    monkeypatch.setattr(worlds, "RankProcesses", Listener)
     first, failed, last = run(go_on, 3, return_exceptions=True)
     assert (first, last) == (0, 2)
-    assert isinstance(failed.__cause__, LookupError)
+    assert "exited with code 3" in str(failed)
 
 
 def test_time_is_up_for_survivors_too():
     def late():
-        if init().rank == 0:
+        if get_rank() == 0:
             threading.Event().wait()
-        return init().rank // (init().rank - 1)
+        return get_rank() // (get_rank() - 1)
 
     stuck, failed, value = run(late, 3, timeout_s=2.0, return_exceptions=True)
     assert isinstance(stuck, RankFailed)
@@ -54,11 +50,8 @@ def test_survivors_leave_before_new_ranks_come(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "GRACE_S", 600.0)
 
     def leave_a_note_at_the_end():
-        import atexit
-
-        rank = init().rank
-        atexit.register((tmp_path / str(rank)).touch)
-        return os._exit(3) if rank == 1 else rank
+        atexit.register((tmp_path / f"{get_rank()}").touch)
+        return os._exit(3) if get_rank() == 1 else get_rank()
 
     with world(3, return_exceptions=True) as w:
         first, failed, last = w.run(leave_a_note_at_the_end)
@@ -66,7 +59,7 @@ def test_survivors_leave_before_new_ranks_come(monkeypatch, tmp_path):
         assert "exited with code 3" in str(failed)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
         assert w.pids == []
-        assert w.run(lambda: init().rank) == [0, 1, 2]
+        assert w.run(get_rank) == [0, 1, 2]
         before = w.pids
         assert w.run(os.getpid) == before
 

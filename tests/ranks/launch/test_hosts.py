@@ -1,30 +1,27 @@
 """Worlds whose ranks behave as if on several hosts, and the start, which has a limit and an error of its own."""
 
-import itertools
 import os
 import tempfile
 import threading
-from types import SimpleNamespace
+import time
+from typing import NamedTuple
 
 import pytest
 import torch
 
 import unisono
+from tests.ranks.launch.conftest import failure
 from tests.support.programs import run_python
 from tests.support.waiting import until
-from unisono import init, run, world
-from unisono.base.errors import ArgumentError, RankFailed, WaitTimeout
-from unisono.base.fd_channel import Channel
+from unisono import get_rank, run, world
+from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.ranks.launch import processes
-from unisono.ranks.launch.launch_messages import STARTED, Report
 from unisono.schedule import Hosts
 
 SCRIPT = """
-import os, sys
-import unisono
-group = unisono.init()
+import os, sys, unisono
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "UNISONO_HOST_ID")
-sys.stdout.write(f"{group.hosts.text} {[os.environ[name] for name in names]}\\n")
+sys.stdout.write(f"{unisono.init().hosts.text} {[os.environ[name] for name in names]}\\n")
 """
 
 
@@ -49,8 +46,8 @@ def test_a_map_may_be_given_as_it_is():
 
 
 def test_one_host_is_a_world_as_ever():
-    (hosts, *_), *others = unisono.run(lambda: (unisono.init().hosts, os.environ.get("UNISONO_HOST_ID")), hosts="2")
-    assert (hosts, len(others)) == (Hosts.one(2), 1)
+    say = lambda: (unisono.init().hosts, "UNISONO_HOST_ID" in os.environ)  # noqa: E731
+    assert unisono.run(say, hosts="2") == [(Hosts.one(2), False)] * 2
 
 
 @pytest.mark.parametrize(
@@ -73,14 +70,11 @@ def test_late_words_of_the_last_run_say_nothing():
 
     def leave():
         world = unisono.init()
-        if world.rank == 0:
-            board = world.engine.arena.board(2)
-            until(lambda: board.gone is not None)
-            world.late = board.image()
+        board = world.engine.arena.board(2)
+        world.late = until(lambda: board.gone and board.image()) if world.rank == 0 else None
 
     def stay():
-        world = unisono.init()
-        pair = unisono.new_group([0, 2])
+        world, pair = unisono.init(), unisono.new_group([0, 2])
         if world.rank == 0:
             world.engine.arena.board(2).copy(world.late)
             assert world.liveness.gone(2) is pair.liveness.gone(1) is None
@@ -102,70 +96,50 @@ def test_a_script(tmp_path):
     ]  # fmt: skip
 
 
-class SlowToLoad:
-    """Unpickles only once a file is there: an import that takes its time."""
+class SlowToLoad(NamedTuple):
+    """Takes its time to unpickle on rank 1, as an import may."""
 
-    def __init__(self, path, rank_that_waits):
-        self.path, self.rank_that_waits = path, rank_that_waits
+    seconds: float
 
     def __reduce__(self):
-        return load, (self.path, self.rank_that_waits)
+        return load, (self.seconds,)
 
 
-def load(path, rank_that_waits):
-    while init().rank == rank_that_waits and not os.path.exists(path):
-        pass
-    return 7
+def load(seconds):
+    time.sleep(seconds * get_rank())
 
 
-def test_the_start_does_not_count(monkeypatch):
-    """20 seconds pass before the ranks' messages are read; the function had 15 from its own beginning."""
-    now = itertools.count(1000.0, 20.0)
-    times = SimpleNamespace(monotonic=lambda: next(now), monotonic_ns=lambda: 0)
-    monkeypatch.setattr(processes, "time", times)
-    monkeypatch.setattr(processes, "remaining", lambda _deadline: 30.0)
-    channels, ranks = zip(*((mine, Channel(raw)) for mine, raw in (Channel.pair() for _ in range(2))), strict=True)
-    lines, servers = zip(*(Channel.pair() for _ in range(2)), strict=True)
-    for rank, channel in enumerate(ranks):
-        channel.send(STARTED)
-        channel.send(Report(rank, "returned", "returned")[:-1])
-    started = object.__new__(processes.RankProcesses)
-    ends = enumerate(zip(channels, lines, strict=True))
-    started._ranks = [processes.Rank(rank, channel, line, None, os.getpid()) for rank, (channel, line) in ends]
-    started._collect([], 1300.0, 15.0, 5.0)
-    assert [rank.report.kind for rank in started._ranks] == ["returned", "returned"]
-    assert started._deadline >= 1020.0 + 15.0
-    for server in servers:
-        server.close()
+def test_the_start_does_not_count():
+    """To load the function takes longer than it may take itself."""
+    assert len(run(id, 2, (SlowToLoad(2.5),), timeout_s=1.5)) == 2
 
 
 def test_error_names_only_ranks_not_started(monkeypatch):
     with world(2, timeout_s=100) as w:
-        w.run(int, SlowToLoad(__file__, 1))  # so that both have imported this file
+        w.run(id, SlowToLoad(0.0))  # so that both have imported this file
         monkeypatch.setattr(processes, "START_S", 2.0)
-        with pytest.raises(WaitTimeout, match=r"the start of run\(int\) took longer than") as caught:
-            w.run(int, SlowToLoad("/nowhere", 1))
+        with pytest.raises(WaitTimeout, match=r"the start of run\(id\) took longer than") as caught:
+            w.run(id, SlowToLoad(1000.0))
     assert caught.value.missing == (1,)
     assert "in load" in str(caught.value)
 
 
-def test_failure_does_not_wait_for_starting_ranks(monkeypatch):
-    monkeypatch.setattr(processes, "GRACE_S", 0.3)
-
-    class Broken:
-        def __reduce__(self):
-            return fail_on_rank_0, ()
-
-    with pytest.raises(RankFailed, match="broken") as caught:
-        run(int, 2, (Broken(),))
-    assert caught.value.rank == 0
-    assert "did not end in time" in caught.value.waiting[1]
+class Broken:
+    def __reduce__(self):
+        return fail_on_rank_0, ()
 
 
 def fail_on_rank_0():
-    if init().rank == 0:
+    if get_rank() == 0:
         raise ValueError("broken")
     threading.Event().wait()
+
+
+def test_failure_does_not_wait_for_starting_ranks(short_grace):
+    error = failure(id, 2, Broken())
+    assert "broken" in str(error)
+    assert error.rank == 0
+    assert "did not end in time" in error.waiting[1]
 
 
 @pytest.mark.cold

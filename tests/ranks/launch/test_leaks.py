@@ -7,19 +7,22 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from subprocess import PIPE
+from typing import Any
 
 import pytest
 
 from tests.support.programs import run_python
-from unisono import init, run, world
+from unisono import get_rank, run, world
 from unisono.base.errors import RankFailed
 
 PARENT = """
 import ctypes, os, signal, threading
 import unisono
 w = unisono.world(3)
-print(os.getpid(), *set(w.run(os.getppid)), *w.run(os.getpid), flush=True)
+print(*set(w.run(os.getppid)), *w.run(os.getpid), flush=True)
 {before}
 def stay():
     print("running", flush=True)
@@ -36,60 +39,42 @@ STAYS = {
 }
 
 
-class Started:
-    """A parent script whose ranks run for ever, and a watch on each of its processes."""
+@contextmanager
+def started(before: str = "", stay: str = STAYS["waits"], terminal: int = PIPE) -> Iterator[tuple[Any, list[int]]]:
+    """A parent script whose ranks run for ever, and a pidfd of each of its processes."""
+    words = [sys.executable, "-c", PARENT.format(before=before, stay=stay)]
+    with subprocess.Popen(words, stdin=terminal, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as parent:
+        watches = [os.pidfd_open(int(word)) for word in parent.stdout.readline().split()]
+        try:
+            assert len(watches) == 4
+            assert [parent.stdout.readline() for _ in range(3)] == ["running\n"] * 3
+            yield parent, watches
+        finally:
+            parent.kill()
+            for watch in watches:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(watch, signal.SIGKILL)
+                os.close(watch)
 
-    def __init__(self, before: str = "", stay: str = STAYS["waits"], terminal: int = subprocess.PIPE) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PARENT.format(before=before, stay=stay)],
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.pids = [int(word) for word in self.process.stdout.readline().split()]
-        assert len(self.pids) == 5, self.process.stderr.read()
-        self.watches = [os.pidfd_open(pid) for pid in self.pids[1:]]
-        assert [self.process.stdout.readline() for _ in range(3)] == ["running\n"] * 3
 
-    def all_end(self, within_s: float = 10.0) -> bool:
-        deadline = time.monotonic() + within_s
-        left = set(self.watches)
-        poller = select.poll()
-        for watch in left:
-            poller.register(watch, select.POLLIN)
-        while left and time.monotonic() < deadline:
-            for watch, _ in poller.poll(100):
-                poller.unregister(watch)
-                left.discard(watch)
-        return not left
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.communicate(timeout=30)
-        for pid, watch in zip(self.pids[1:], self.watches, strict=True):
-            if not select.select([watch], [], [], 0)[0]:
-                os.kill(pid, signal.SIGKILL)
-            os.close(watch)
+def end(watches: list[int], within_s: float = 10.0) -> bool:
+    """Do all these processes end?"""
+    return all(select.select([watch], [], [], within_s)[0] for watch in watches)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_parent_leaves_no_process(number):
-    with Started() as started:
-        started.process.send_signal(number)
-        assert started.all_end()
+    with started() as (parent, watches):
+        parent.send_signal(number)
+        assert end(watches)
 
 
 def test_killed_parent_with_forked_child():
-    # Forked behind Python's back, so that nothing is closed in it. It ends when the test closes its standard input.
+    """Forked behind Python's back, so that nothing is closed in it. It ends with its standard input."""
     fork = "import ctypes\nif ctypes.PyDLL(None).fork() == 0:\n    os.close(1); os.close(2); os.read(0, 1); os._exit(0)"
-    with Started(fork) as started:
-        started.process.kill()
-        assert started.all_end()
+    with started(fork) as (parent, watches):
+        parent.kill()
+        assert end(watches)
 
 
 @pytest.mark.sampled(most=2)
@@ -99,12 +84,12 @@ def test_ctrl_c_ends_caller_and_ranks(stay):
     terminal, slave = os.openpty()
     try:
         # The first terminal that a leader of a session opens is the one that controls it.
-        with Started("os.open(os.ttyname(0), os.O_RDWR)", STAYS[stay], slave) as started:
+        with started("os.open(os.ttyname(0), os.O_RDWR)", STAYS[stay], slave) as (parent, watches):
             os.write(terminal, b"\x03")
-            _, said = started.process.communicate(timeout=60)
-            assert len(select.select(started.watches, [], [], 0)[0]) == 4
+            _, said = parent.communicate(timeout=60)
+            assert end(watches, 0.0)
             assert said.rstrip().endswith("KeyboardInterrupt")
-            assert started.process.returncode == -signal.SIGINT
+            assert parent.returncode == -signal.SIGINT
     finally:
         os.close(terminal)
         os.close(slave)
@@ -144,7 +129,7 @@ def test_parent_ends_while_server_imports(tmp_path, number):
         server = int(parent.stderr.readline())
         watch = os.pidfd_open(server)
         parent.send_signal(number)
-        ended = select.select([watch], [], [], 10)[0]
+        ended = end([watch])
         os.close(watch)
         if not ended:
             os.kill(server, signal.SIGKILL)
@@ -174,10 +159,7 @@ def expect_no_more_than(before: tuple[int, int, int]) -> None:
 
 def test_failures_leak_nothing():
     def fail():
-        return 1 // init().rank
-
-    def die():
-        return os._exit(3) if init().rank else 0
+        return 1 // get_rank()
 
     run(int, 2)
     before = census()
@@ -188,7 +170,7 @@ def test_failures_leak_nothing():
             w.run(int)
             with pytest.raises(RankFailed):
                 w.run(fail)
-        assert isinstance(run(die, 2, return_exceptions=True)[1], RankFailed)
+        assert isinstance(run(lambda: get_rank() and os._exit(3), 2, return_exceptions=True)[1], RankFailed)
     expect_no_more_than(before)
 
 
@@ -199,8 +181,8 @@ def test_a_forgotten_world_ends_with_its_object():
     watches = [os.pidfd_open(pid) for pid in w.run(os.getpid)]
     del w
     gc.collect()
+    assert end(watches)
     for watch in watches:
-        assert select.select([watch], [], [], 10)[0]
         os.close(watch)
     expect_no_more_than(before)
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import unisono
 from tests.support.programs import run_python
-from unisono import init, run, shutdown, world
+from unisono import get_rank, init, run, shutdown, world
 from unisono.base.errors import ArgumentError, NotInitialized, RankFailed
 from unisono.ranks.group.current import get_default
 from unisono.ranks.launch.worlds import run_script
@@ -30,11 +29,8 @@ def remember(value):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 def test_results_are_in_rank_order(ranks):
     assert run(where, ranks, args=("a",), kwargs={"b": 1}) == [(r, ranks, ("a",), {"b": 1}) for r in range(ranks)]
-
-
-def test_every_rank_is_a_process_of_its_own():
-    assert len({os.getpid(), *run(os.getpid, 3)}) == 4
     assert get_default() is None
+    assert len({os.getpid(), *run(os.getpid, ranks)}) == ranks + 1
 
 
 def test_ranks_see_the_parents_surroundings(monkeypatch, tmp_path):
@@ -90,7 +86,7 @@ def test_a_failed_run_is_followed_by_fresh_ranks():
         w.run(remember, "old")
         before = w.pids
         with pytest.raises(RankFailed):
-            w.run(lambda: 1 // init().rank)
+            w.run(lambda: 1 // get_rank())
         assert w.run(remember, "new") == [(0, "new"), (1, "new")]
         assert not set(before) & set(w.pids)
 
@@ -117,82 +113,80 @@ def test_a_rank_may_run_ranks_of_its_own():
     assert run(outer, 2) == [(rank, [(0, 2), (1, 2)], True) for rank in range(2)]
 
 
-def test_forked_child_leaves_its_parents_world():
-    script = """
-import os, sys
-from unisono import NotInitialized
-from unisono import run, world
-w = world(2)
+FORKS = """
+import os, sys, unisono
+w = unisono.world(2)
 pids = w.run(os.getpid)
-child = os.fork()
-if child == 0:
+if os.fork():
+    os.wait()
+    print(w.run(os.getpid) == pids)
+else:
     try:
         w.run(os.getpid)
-    except NotInitialized as error:
-        sys.stdout.write(f"{error}\\n")
+    except unisono.NotInitialized as error:
+        print(f"belongs to process {os.getppid()}" in str(error))
     w.close()
-    sys.stdout.write(f"{len(run(os.getpid, 2))}\\n")
-    sys.exit()
-os.waitpid(child, 0)
-print(os.getpid(), w.run(os.getpid) == pids)
+    print(len(unisono.run(os.getpid, 2)), flush=True)
 """
-    done = run_python("-c", script, check=True)
-    refusal, count, last = done.stdout.splitlines()
-    parent, same = last.split()
-    assert f"belongs to process {parent}" in refusal
-    assert (count, same) == ("2", "True")
 
 
-def init_in_a_forked_child():
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            unisono.init()
-        except NotInitialized as error:
-            os.write(writes, str(error).encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    return os.read(reads, 1000).decode()
+def test_forked_child_leaves_its_parents_world():
+    assert run_python("-c", FORKS, check=True).stdout.split() == ["True", "2", "True"]
 
 
 def test_child_of_a_rank_is_told_that_it_is_none():
-    assert "was forked from a rank" in run(init_in_a_forked_child, 1)[0]
+    def init_in_a_child():
+        reads, writes = os.pipe()
+        if not os.fork():
+            with pytest.raises(NotInitialized) as caught:
+                init()
+            os.write(writes, str(caught.value).encode())
+            os._exit(0)
+        os.wait()
+        return os.read(reads, 1000).decode()
+
+    assert "was forked from a rank" in run(init_in_a_child, 1)[0]
 
 
-def test_wrong_calls_are_refused_before_the_start():
-    with pytest.raises(ArgumentError, match="expected a whole number, at least 1"):
-        run(where, 0)
-    with pytest.raises(ArgumentError, match="whole number"):
-        run(where, (3,))
-    with pytest.raises(ArgumentError, match="timeout_s: got 0"):
-        run(where, 1, timeout_s=0)
-    with pytest.raises(ArgumentError, match="fn: got int, expected a function"):
-        run(3, 1)
-    with pytest.raises(ArgumentError, match=r"args: got int, expected a tuple of arguments"):
-        run(where, 1, args=10)
-    with pytest.raises(ArgumentError, match="kwargs: got int, expected a dict of arguments by name"):
-        run(where, 1, kwargs=3)
-    with pytest.raises(ArgumentError, match="cannot send"):
-        run(where, 1, args=(sys._getframe(),))
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"ranks": 0}, "expected a whole number, at least 1"),
+        ({"ranks": (3,)}, "whole number"),
+        ({"timeout_s": 0}, "timeout_s: got 0"),
+        ({"fn": 3}, "fn: got int, expected a function"),
+        ({"args": 10}, "args: got int, expected a tuple of arguments"),
+        ({"kwargs": 3}, "kwargs: got int, expected a dict of arguments by name"),
+        ({"args": (sys._getframe(),)}, "cannot send"),
+    ],
+)
+def test_wrong_calls_are_refused_before_the_start(how, words):
+    with pytest.raises(ArgumentError, match=words):
+        run(**{"fn": where, "ranks": 1, **how})
+
+
+def test_closed_world_is_refused():
     w = world(2)
     w.close()
     with pytest.raises(NotInitialized, match="has been closed"):
         w.run(where)
 
 
+PLAIN = """
+import warnings
+warnings.simplefilter("error")
+from unisono import get_rank, run
+class Answer:
+    def __init__(self, rank):
+        self.rank = rank
+answers = run(lambda: Answer(get_rank()), 3)
+print([a.rank for a in answers], all(type(a) is Answer for a in answers))
+"""
+
+
 def test_a_plain_script_needs_no_guard(tmp_path):
-    script = tmp_path / "plain.py"
-    script.write_text(
-        "import warnings\nwarnings.simplefilter('error')\n"
-        "from unisono import run, init\n"
-        "class Answer:\n    def __init__(self, rank): self.rank = rank\n"
-        "def f(): return Answer(init().rank)\n"
-        "answers = run(f, 3)\n"
-        "print([a.rank for a in answers], all(type(a) is Answer for a in answers))\n"
-    )
-    done = run_python(script, check=True)
+    (tmp_path / "plain.py").write_text(PLAIN)
+    done = run_python(tmp_path / "plain.py", check=True)
     assert (done.stdout, done.stderr) == ("[0, 1, 2] True\n", "")
 
 
@@ -212,6 +206,5 @@ distributed.barrier()
 
 
 def test_the_port_of_a_script_is_its_own(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    assert run_script(str(script), ranks=2, timeout_s=60.0) == [None, None]
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert run_script(str(tmp_path / "script.py"), ranks=2, timeout_s=60.0) == [None, None]

@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -50,40 +51,31 @@ def three(python: Python, *arguments: object, hosts: str = "012") -> list[subpro
     return [python("-c", SCRIPT, *arguments, **variables) for variables in places]
 
 
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("doomed", [1, 2])
-def test_killed_rank_is_named_by_all(python: Python, doomed: int) -> None:
-    """Nobody waits out the limit of a minute."""
-    killed_is_named(three(python, "killed", doomed), doomed)
-
-
-def test_death_before_sentinels_is_named_by_all(python: Python) -> None:
-    """Rank 2 is on its host, and tells rank 0."""
-    killed_is_named(three(python, "early", 1, hosts="011"), 1)
+@pytest.mark.parametrize(
+    ("event", "doomed", "hosts"),
+    [("killed", 1, "012"), pytest.param("killed", 2, "012", marks=pytest.mark.long), ("early", 1, "011")],
+)
+def test_killed_rank_is_named_by_all(python: Python, event: str, doomed: int, hosts: str) -> None:
+    """Nobody waits out the limit of a minute. Who dies early, before sentinels, is seen by the rank beside it."""
+    for rank, said in survivors(three(python, event, doomed, hosts=hosts), doomed):
+        assert said.startswith(f"PeerGone rank {doomed} ")
+        assert f" was killed by signal 9 (SIGKILL) while rank {rank} waited for it in init()" in said
+        assert "pid 0" not in said
 
 
 def test_killed_rank_alone_on_its_host_is_named(python: Python) -> None:
     """No other rank sees that: the sentinel of its host does not start."""
-    all_of_them = three(python, "early", 1)
-    assert all_of_them[1].stdout.readline() == "met\n"
-    all_of_them[1].send_signal(signal.SIGKILL)
-    for rank in (0, 2):
-        said, _ = all_of_them[rank].communicate(timeout=100)
+    for rank, said in survivors(three(python, "early", 1), 1):
         waited = re.match(rf"WaitTimeout rank {rank} waited (\S+) s in init\(\) for rank 1\.", said)
         assert waited, said
         assert float(waited[1]) < 30
 
 
-def killed_is_named(all_of_them: list[subprocess.Popen[str]], doomed: int) -> None:
-    out = all_of_them[doomed].stdout
-    assert out.readline() == "met\n"
-    all_of_them[doomed].send_signal(signal.SIGKILL)
-    for rank, process in enumerate(all_of_them):
-        if rank != doomed:
-            said, _ = process.communicate(timeout=100)
-            assert said.startswith(f"PeerGone rank {doomed} ")
-            assert f" was killed by signal 9 (SIGKILL) while rank {rank} waited for it in init()" in said
-            assert "pid 0" not in said
+def survivors(ranks: list[subprocess.Popen[str]], doomed: int) -> Iterator[tuple[int, str]]:
+    """Kill a rank that has met the others; what these say."""
+    assert ranks[doomed].stdout.readline() == "met\n"
+    ranks[doomed].send_signal(signal.SIGKILL)
+    yield from ((rank, one.communicate(timeout=100)[0]) for rank, one in enumerate(ranks) if rank != doomed)
 
 
 def test_rank_that_gives_up_is_named_by_all(python: Python) -> None:

@@ -1,19 +1,18 @@
 """Ranks of several hosts meet: candidates by identity, the map by who got the memory. Ranks are threads here."""
 
 import re
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from tests.ranks.rendezvous.conftest import meet
+from tests.ranks.rendezvous.conftest import Acting, close, here, meet, together
 from unisono.base.config import Config
-from unisono.base.errors import ArgumentError, OutOfMemory, PeerGone, WaitTimeout
+from unisono.base.errors import ArgumentError, OutOfMemory, PeerGone
 from unisono.base.link import Link
 from unisono.base.records import DepartureKind
 from unisono.engine.memory.arena import Arena
+from unisono.engine.process.alive import start_ticks
 from unisono.hosts.addresses import is_loopback, own_address, store_host
 from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.entries import MOST_NAME
@@ -26,66 +25,36 @@ AWAY = HOME._replace(host="node-b", boot="boot-2", address="10.0.0.2")
 LOOP = "127.0.0.1"
 
 
-@pytest.fixture
-def rank(monkeypatch):
-    """Of this thread, `number`; and by number, the UNISONO_HOST_ID of each rank. Threads pass for processes."""
-    own, mine = threading.local(), Identity.mine
-    changes = {}
-
-    def identity(_cls, *how):
-        return mine(*how)._replace(pid=threading.get_ident(), ticks=0, host_id=f"{changes.get(own.number, 0)}")
-
-    monkeypatch.setattr(Identity, "mine", classmethod(identity))
-    monkeypatch.setattr(Identity, "is_at", lambda _self, _channel: True)  # the kernel knows no threads
-    return own, changes
+pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
 
-def together(rank, host_of, act=None, *, timeout_s=60.0, store=None):
-    """The outcome of each rank's meeting, or its exception; host_of: the UNISONO_HOST_ID of each rank."""
-    own, changes = rank
-    store = store or HashStore()
-    changes.update(enumerate(host_of))
-
-    def one(number):
-        own.number = number
-        try:
-            if act is not None and (instead := act(number)) is not None:
-                return instead
-            return meet(number, len(host_of), store, timeout_s, Config(heap_bytes=1 << 20))
-        except (ArgumentError, OutOfMemory, PeerGone, WaitTimeout) as error:
-            return error
-
-    with ThreadPoolExecutor(len(host_of)) as pool:
-        return list(pool.map(one, range(len(host_of))))
+def on_hosts(host_of, act=None, **special):
+    """The outcome of each rank's meeting. host_of: the UNISONO_HOST_ID of each rank. act(rank, store): what it does."""
+    store, size = HashStore(), len(host_of)
+    act = act or (lambda rank, store: meet(rank, size, store, 60.0, Config(heap_bytes=1 << 20)))
+    fields = lambda rank: {"host_id": host_of[rank]} | {name: of[rank] for name, of in special.items()}  # noqa: E731
+    return together(lambda rank: act(rank, store), range(size), special=fields)
 
 
-def expect_hosts(outcomes, hosts):
-    """All have the map; each host has memory of its own, with a place for every rank."""
+@pytest.mark.parametrize("host_of", ["00", "0000000", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
+def test_hosts_have_their_memory_and_all_the_map(host_of):
+    hosts, outcomes = Hosts.of(host_of), on_hosts(host_of)
     for number, met in enumerate(outcomes):
         assert not isinstance(met, Exception), met
         assert met.hosts == hosts
         assert met.arena.size == hosts.ranks
         met.arena.board(number).set_gone(DepartureKind.LEFT, f"tested {number}")
     for number, met in enumerate(outcomes):
-        seen = {peer for peer in range(hosts.ranks) if met.arena.board(peer).gone}
-        assert seen == {*hosts.beside(number)}
-    for met in outcomes:
-        met.arena.close()
-
-
-@pytest.mark.parametrize("host_of", ["00", "0000000", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
-def test_hosts_have_their_memory_and_all_the_map(rank, host_of):
-    hosts = Hosts.of(host_of)
-    outcomes = together(rank, host_of)
-    expect_hosts(outcomes, hosts)
+        assert {peer for peer in range(hosts.ranks) if met.arena.board(peer).gone} == {*hosts.beside(number)}
     assert {len(met.secret) for met in outcomes} == {32 if hosts.spans else 0}
     assert len({met.secret for met in outcomes}) == 1
     if hosts.spans:
         assert {tuple(name.split("/")[1] for name in met.names) for met in outcomes} == {tuple(dict.fromkeys(host_of))}
+    close(outcomes)
 
 
 @pytest.mark.parametrize(("host_of", "refused"), [("000", 1), ("0011", 3)])
-def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of, refused):
+def test_unreachable_memory_is_an_error_of_all(monkeypatch, came, host_of, refused):
     """As on two machines that are copies of one, and so look like one."""
     fetch = meeting.fetch
 
@@ -95,76 +64,63 @@ def test_unreachable_memory_is_an_error_of_all(rank, monkeypatch, came, host_of,
         return fetch(home, first, number, *rest)
 
     monkeypatch.setattr(meeting, "fetch", some_fetch)
-    for error in together(rank, host_of):
+    for error in on_hosts(host_of):
         assert isinstance(error, ArgumentError)
         assert f"rank {refused} runs on the machine of rank {host_of.index(host_of[refused])}, but" in str(error)
         assert "set UNISONO_HOST_ID" in str(error)
 
 
 @pytest.mark.parametrize(("host_of", "number"), [("000", 0), ("0011", 0), ("0011", 2)])
-def test_a_host_without_memory_is_heard_by_all(rank, monkeypatch, host_of, number):
-    create, own = Arena.create, rank[0]
+def test_a_host_without_memory_is_heard_by_all(monkeypatch, host_of, number):
+    create = Arena.create
 
     def scarce(size, config, *_, **how):
-        if own.number == number:
+        if here.rank == number:
             raise OutOfMemory(f"no room for {size}")
         return create(size, config, **how)
 
     monkeypatch.setattr(Arena, "create", scarce)
-    for error in together(rank, host_of):
+    for error in on_hosts(host_of):
         assert isinstance(error, OutOfMemory)
         assert f"no room for {len(host_of)}" in str(error)
 
 
 @pytest.mark.parametrize("host_of", ["000", "011"])
-def test_rank_without_room_is_named_by_all(rank, monkeypatch, host_of):
+def test_rank_without_room_is_named_by_all(monkeypatch, host_of):
     attach = Arena.attach
 
     def scarce(fd):
-        if rank[0].number == 2:
+        if here.rank == 2:
             raise OutOfMemory("no room here")
         return attach(fd)
 
     monkeypatch.setattr(Arena, "attach", scarce)
-    *others, last = together(rank, host_of)
+    *others, last = on_hosts(host_of)
     assert str(last) == "no room here"
     assert {str(error) for error in others} == {"rank 2: no room here"}
 
 
-def test_death_on_another_host_is_named_by_all(rank, monkeypatch):
-    """Rank 3 ends when it should fetch its memory: the first rank of its host sees that, and all hear of it."""
-    ended, fetch = threading.Event(), meeting.fetch
+def test_death_on_another_host_is_named_by_all():
+    """Rank 3 ends before it fetches its memory: the first rank of its host sees that, and all hear of it."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
 
-    def die(home, first, number, *rest):
-        if number == 3:
-            ended.pid = threading.get_ident()
-            ended.set()
-            time.sleep(0)
-            raise SystemExit
-        return fetch(home, first, number, *rest)
+        def die(what, key):
+            if what == "get" and key.endswith("/hosts"):
+                process.kill()
+                raise SystemExit
+            if what == "compare_set" and key.endswith("/end"):
+                raise RuntimeError("who is killed says nothing")
 
-    def some_ticks(pid):
-        return 1 if ended.is_set() and pid == ended.pid else 0
-
-    give_up = meeting.Meeting._give_up
-    monkeypatch.setattr(meeting, "fetch", die)
-    monkeypatch.setattr(meeting, "start_ticks", some_ticks)
-    monkeypatch.setattr(  # a process that is killed tells nothing
-        meeting.Meeting, "_give_up", lambda self, error: None if self._rank == 3 else give_up(self, error)
-    )
-
-    def act(number):
-        if number != 3:
+        def act(rank, store):
+            if rank != 3:
+                return meet(rank, 4, store)
+            here.special |= {"pid": process.pid, "ticks": start_ticks(process.pid)}
+            with pytest.raises(SystemExit):
+                meet(rank, 4, Acting(store, die))
             return None
-        try:
-            return meet(3, 4, stores[0], 60, Config(heap_bytes=1 << 20))
-        except SystemExit:
-            return "died"
 
-    stores = [HashStore()]
-    outcomes = together(rank, "0011", act, store=stores[0])
-    assert outcomes.pop() == "died"
-    for error in outcomes:
+        *others, _ = on_hosts("0011", act)
+    for error in others:
         assert isinstance(error, PeerGone), error
         assert error.rank == 3
 
@@ -175,20 +131,24 @@ def test_more_ranks_than_a_group_may_have():
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "expected", "words"),
     [
-        ({"host": "other name"}, "000"),
-        ({"boot": "boot-2"}, "001"),
-        ({"namespaces": "net:[2] pid:[1]"}, "001"),
-        ({"namespaces": "net:[1] pid:[2]"}, "001"),
-        ({"user": 1001}, "001"),
-        ({"host_id": "x"}, "001"),
+        ({"host": "other name"}, "000", ""),
+        ({"boot": "boot-2"}, "001", ""),
+        ({"namespaces": "net:[2] pid:[1]"}, "001", "in another container"),
+        ({"namespaces": "net:[1] pid:[2]"}, "001", "in another container"),
+        ({"user": 1001}, "001", "as user 1001, not 1000"),
+        ({"host_id": "x"}, "001", ""),
     ],
 )
-def test_candidates_for_one_host(change, expected):
+def test_candidates_for_one_host(change, expected, words):
+    """Ranks of one machine that do not share memory, and do not want to, are told once."""
     ranks = {0: HOME, 1: HOME._replace(pid=2), 2: HOME._replace(pid=3, **change)}
     assert place(ranks) == Hosts.of(expected)
     check(ranks)
+    said = remark(ranks, place(ranks))
+    assert words in said
+    assert said.count("\n") == bool(words)
 
 
 @pytest.mark.parametrize(
@@ -232,10 +192,7 @@ def test_a_refusal_tells_hosts_of_one_name_apart():
         ({"unisono": "0.0.7"}, r"rank 2 \(host node-b\) has unisono=0.0.7, but rank 0 \(host node-a\) has "),
         ({"byte_order": "middle"}, r"rank 2 \(host node-b\) has byte_order=middle, .* It must be the same on all"),
         ({"dtypes": "0"}, r"rank 2 \(host node-b\) has dtypes=0, but rank 0 "),
-        (
-            {"new": "0"},
-            r"rank 2 \(host node-b\) has new=0, but rank 0 .* has nothing. It must be the same on all ranks",
-        ),
+        ({"new": "0"}, r"rank 2 .* has new=0, but rank 0 .* has nothing. It must be the same on all ranks"),
         ({"host_silence_s": "4.5"}, r"rank 2 .* has host_silence_s=4.5, .* has 5.0. Set UNISONO_HOST_SILENCE_S"),
         ({"look_up_s": "0.5"}, r"rank 2 .* has look_up_s=0.5, but rank 0 .* has 0.02. Set UNISONO_LOOK_UP_S"),
     ],
@@ -255,32 +212,25 @@ def test_several_hosts_need_common_settings():
 
 
 @pytest.mark.parametrize("host_of", ["000", "001", "012"])
-def test_other_look_up_pace_is_told_to_all(rank, monkeypatch, host_of):
-    own, config = rank[0], Config
+def test_other_look_up_pace_is_told_to_all(host_of):
+    def act(rank, store):
+        return meet(rank, 3, store, 60.0, Config(look_up_s=2.5 if rank == 1 else 0.02))
 
-    def with_its_pace(**settings):
-        return config(look_up_s=2.5 if own.number == 1 else 0.02, **settings)
-
-    monkeypatch.setitem(globals(), "Config", with_its_pace)
-    for outcome in together(rank, host_of):
-        assert isinstance(outcome, ArgumentError)
-        assert re.fullmatch(
-            r"rank 1 \(host .*\) has look_up_s=2.5, but rank 0 \(host .*\) has 0.02\. "
-            "Set UNISONO_LOOK_UP_S to the same value on all ranks.",
-            str(outcome),
-        )
+    (said,) = set(map(str, on_hosts(host_of, act)))
+    assert re.fullmatch(
+        r"rank 1 \(host .*\) has look_up_s=2.5, but rank 0 \(host .*\) has 0.02\. "
+        "Set UNISONO_LOOK_UP_S to the same value on all ranks.",
+        said,
+    )
 
 
-def test_first_rank_gives_its_host_settings(rank):
-    store = HashStore()
+def test_first_rank_gives_its_host_settings():
+    def act(rank, store):
+        return meet(rank, 4, store, 60.0, Config(heap_bytes=1 << 20, segment_bytes=(rank + 1) << 16))
 
-    def act(number):
-        return meet(number, 4, store, 60.0, Config(heap_bytes=1 << 20, segment_bytes=(number + 1) << 16))
-
-    mets = together(rank, "0011", act)
+    mets = on_hosts("0011", act)
     assert [met.arena.shape["segment_bytes"] >> 16 for met in mets] == [1, 1, 3, 3]
-    for met in mets:
-        met.arena.close()
+    close(mets)
 
 
 def test_an_address_on_the_way_between_hosts():
@@ -293,51 +243,18 @@ def test_an_address_on_the_way_between_hosts():
         way_between({0: lost[0], 1: lost[0]._replace(pid=2), 2: lost[1]})
 
 
-def each_on_a_machine(rank, monkeypatch, own_address):
-    """Let each rank be on a machine of its own, which says that this is its address."""
-    mine, own = Identity.mine, rank[0]
-    monkeypatch.setattr(
-        Identity, "mine", classmethod(lambda _cls, *how: mine(*how)._replace(boot=f"boot-{own.number}"))
-    )
-    monkeypatch.setattr(meeting, "own_address", own_address)
-
-
-def test_hosts_with_no_way_between_are_refused(rank, monkeypatch):
-    each_on_a_machine(rank, monkeypatch, lambda _toward: LOOP)
-    for error in together(rank, "012"):
+def test_hosts_with_no_way_between_are_refused():
+    for error in on_hosts("012", boot="abc", address=[LOOP] * 3):
         assert isinstance(error, ArgumentError)
         assert "Set MASTER_ADDR to an address of rank 0's host" in str(error)
 
 
-def test_loopback_master_address_on_its_own_host(rank, monkeypatch):
+def test_loopback_master_address_on_its_own_host(monkeypatch):
     """As where /etc/hosts says that the host's name is 127.0.1.1: the way to the others tells the own address."""
-
-    def address(toward):
-        if rank[0].number:
-            return "10.0.0.2"
-        return "10.0.0.1" if toward == "10.0.0.2" else "127.0.1.1"
-
-    each_on_a_machine(rank, monkeypatch, address)
-    outcomes = together(rank, "01")
+    monkeypatch.setattr(meeting, "own_address", {"": "", "10.0.0.2": "10.0.0.1"}.get)
+    outcomes = on_hosts("01", boot="ab", address=["127.0.1.1", "10.0.0.2"])
     assert [met.address for met in outcomes] == ["10.0.0.1", "10.0.0.2"]
-    for met in outcomes:
-        met.arena.close()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"user": 1001}, "as user 1001, not 1000"),
-        ({"namespaces": "net:[2] pid:[1]"}, "in another container"),
-        ({"host_id": "x"}, ""),
-        ({"boot": "boot-2"}, ""),
-    ],
-)
-def test_remark_on_hosts_of_one_machine(change, words):
-    ranks = {0: HOME, 1: HOME._replace(pid=2), 2: HOME._replace(pid=3, **change)}
-    said = remark(ranks, place(ranks))
-    assert words in said
-    assert said.count("\n") == bool(words)
+    close(outcomes)
 
 
 def test_addresses():

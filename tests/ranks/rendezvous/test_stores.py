@@ -8,40 +8,31 @@ import secrets
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from torch.distributed import HashStore, TCPStore
 
-from tests.ranks.rendezvous.test_meetings import SOON_S, attend, launch
-from tests.ranks.rendezvous.test_meetings import meet as meet_all
+from tests.ranks.rendezvous.conftest import Acting, expect_one_arena, meet, together
+from tests.ranks.rendezvous.test_meetings import SOON_S, attend, expect_missing, launch
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.base.fd_channel import Channel, PeerProcess
-from unisono.base.records import DepartureKind
 from unisono.ranks.group.initialize import meet_in_rounds
 from unisono.ranks.rendezvous import stores
-from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.stores import job_store, serving
 
 no_way_is_soon = patch.object(stores, "_NO_WAY_S", 0.2)
 
 
 def test_wait_for_a_silent_store_ends_in_time() -> None:
-    ended = threading.Event()
-
-    class Stopped(HashStore):  # type: ignore[misc]
-        def check(self, _keys: list[str]) -> bool:
-            ended.wait()
-            return False
-
-    began = time.monotonic()
+    began, ended = time.monotonic(), threading.Event()
     with pytest.raises(WaitTimeout, match=r"has not answered for .* is stopped, or its host is cut off") as caught:
-        Meeting(1, 2, Stopped(), 1.0).hold()
+        meet(1, 2, Acting(HashStore(), lambda *_: ended.wait()), 1.0)
     assert caught.value.missing == (0,)
     assert time.monotonic() - began < SOON_S
     ended.set()
@@ -75,38 +66,27 @@ def test_program_that_is_no_store_is_told_in_time(capfd: pytest.CaptureFixture[s
 
 
 @pytest.fixture
-def job(threads_are_ranks):
+def job(threads_are_ranks) -> str:
     """A job's name."""
     return f"test {secrets.token_hex(8)}"
 
 
-def meet(job, rank, size, timeout_s=60.0):
-    """The arena of this rank, or the exception."""
-    return attend(Launch(rank, size, "", job=job), timeout_s)
-
-
 def test_two_jobs_at_once(job):
-    with ThreadPoolExecutor(4) as pool:
-        first, second = (
-            [pool.submit(meet, f"{job} {number}", rank, 2) for rank in (1, 0)] for number in (1, 2)
-        )  # fmt: skip
-        arenas = [[one.result() for one in futures] for futures in (first, second)]
-    arenas[0][0].board(0).set_gone(DepartureKind.LEFT, "only the first")
-    assert [str(arena.board(0).gone) for pair in arenas for arena in pair] == ["only the first"] * 2 + ["None"] * 2
-    for arena in arenas[0] + arenas[1]:
-        arena.close()
+    met = together(lambda k: attend(Launch(k % 2, 2, "", job=f"{job} {k // 2}")), range(4))
+    assert len({os.fstat(one.arena.fd).st_ino for one in met}) == 2
+    expect_one_arena(met[:2])
+    expect_one_arena(met[2:])
 
 
 def test_wait_without_rank_0_ends_in_time(job):
-    error = meet(job, 1, 2, 0.3)
-    assert isinstance(error, WaitTimeout)
-    assert error.missing == (0,)
+    error = attend(Launch(1, 2, "", job=job), 0.3)
+    expect_missing(error, 0)
     assert job in str(error)
 
 
 def test_second_rank_0_of_a_job_is_refused(job):
     with serving(job):
-        assert "is rank 0 of job" in str(meet(job, 0, 2))
+        assert "is rank 0 of job" in str(attend(Launch(0, 2, "", job=job)))
 
 
 def test_store_of_a_job_outlives_its_server(job):
@@ -119,12 +99,18 @@ def test_store_of_a_job_outlives_its_server(job):
     assert store.check(["first"])  # the process is the same
 
 
-def test_strangers_at_a_job_hold_up_no_rank(job):
+def stranger(job: str) -> socket.socket:
+    """A connection to the socket where rank 0 hands out the store."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(f"\0{stores._socket_of(job)}")
+    return sock
+
+
+def test_strangers_at_a_job_hold_up_no_rank(job: str) -> None:
     with serving(job) as server:
-        name, strangers = f"\0{stores._socket_of(job)}", []
+        strangers = []
         for number in range(200):
-            strangers.append(socket.socket(socket.AF_UNIX))
-            strangers[-1].connect(name)
+            strangers.append(stranger(job))
             with suppress(BrokenPipeError):  # it has been served already
                 strangers[-1].send(b"\xff" * number or b" ")
             if number % 2:
@@ -135,41 +121,34 @@ def test_strangers_at_a_job_hold_up_no_rank(job):
             one.close()
 
 
-def test_other_users_do_not_take_part_in_a_job(job, monkeypatch):
+def test_other_users_do_not_take_part_in_a_job(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(job):
         monkeypatch.setattr(Channel, "peer", PeerProcess(1, os.getuid() + 1))
         with pytest.raises(ArgumentError, match="belongs to another process"):
             job_store(job, 1, time.monotonic() + 60)
-        with socket.socket(socket.AF_UNIX) as other:
-            other.connect(f"\0{stores._socket_of(job)}")
+        with closing(stranger(job)) as other:
             assert other.recvmsg(1000, 1000)[:2] == (b"", [])
 
 
-def test_several_hosts_meet_at_the_store_of_a_job(job, monkeypatch):
+def test_several_hosts_meet_at_the_store_of_a_job(job: str) -> None:
     """UNISONO_HOST_ID, or a container that shares only the network, tells them apart."""
-    mine, here = Identity.mine, threading.local()
-    own = classmethod(lambda _cls, *how: mine(*how)._replace(host_id=f"{here.number}"))
-    monkeypatch.setattr(Identity, "mine", own)
 
-    def act(rank):
-        here.number = rank
-        return meet_all(Launch(rank, 2, "", job=job), 60.0)
+    def act(rank: int) -> Any:
+        return attend(Launch(rank, 2, "", job=job), special=lambda rank: {"host_id": f"{rank}"})
 
-    with ThreadPoolExecutor(2) as pool:
-        for rank, met in enumerate(pool.map(act, range(2))):
-            assert met.hosts.members == ((0,), (1,))
-            met.store.set(f"{rank}", "there")
-            assert met.address
-            met.arena.close()
-        assert met.store.check(["0", "1"])
+    for rank, met in enumerate(together(act, range(2))):
+        assert met.hosts.members == ((0,), (1,))
+        met.store.set(f"{rank}", "there")
+        assert met.address
+        met.arena.close()
+    assert met.store.check(["0", "1"])
 
 
 @no_way_is_soon
 def test_first_address_to_rank_0_counts() -> None:
     server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    rank, deadline = Launch(1, 2, "", by_mpi=True), time.monotonic() + 60
-    store = stores._at_address(rank, ["255.255.255.255", "127.0.0.1"], server.port, deadline)
-    store.set("found", "yes")
+    find = partial(stores._at_address, Launch(1, 2, "", by_mpi=True), port=server.port, deadline=time.monotonic() + 60)
+    find(addresses=["255.255.255.255", "127.0.0.1"]).set("found", "yes")
     assert server.get("found") == b"yes"
     with pytest.raises(ArgumentError, match=r"could not reach .* 255.255.255.255, .* MASTER_ADDR.* and MASTER_PORT"):
-        stores._at_address(rank, ["255.255.255.255"], server.port, deadline)
+        find(addresses=["255.255.255.255"])

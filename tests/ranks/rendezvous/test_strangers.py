@@ -6,9 +6,9 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore, TCPStore
 
 from tests.conftest import examples
-from tests.ranks.rendezvous.conftest import Came, begun, meet, planned
+from tests.ranks.rendezvous.conftest import Acting, Came, begun, meet, planned
 from tests.support.programs import Python
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -71,63 +71,57 @@ def name() -> str:
     return f"unisono-{secrets.token_hex(16)}"
 
 
-@pytest.fixture
-def arena() -> Iterator[Arena]:
-    arena = Arena.create(2, SMALL)
-    yield arena
-    arena.close()
-
-
-def never_look() -> None:
-    """No rank ends the meeting."""
-
-
-def fetched(name: str, rank: int, deadline: float) -> Arena:
+def fetched(name: str, rank: int) -> Arena:
     """The memory that this process, as rank 0, hands out at this name."""
-    return fetch(Identity.mine()._replace(listens_at=name), 0, rank, deadline)
+    return fetch(Identity.mine()._replace(listens_at=name), 0, rank, time.monotonic() + DEADLINE_S)
 
 
 def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_only_ranks_get_the_descriptor(python: Python, name: str, arena: Arena) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    with listen(name) as listener, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline, never_look)
+@contextmanager
+def handing_out(name: str, ranks: int = 1) -> Iterator[Callable[[], None]]:
+    """Hand memory out to so many ranks of this process: any of its threads may be one. All must have got it.
+
+    Yields what begins it.
+    """
+    others, deadline, done = range(1, ranks + 1), time.monotonic() + DEADLINE_S, list[Future[list[int]]]()
+    with closing(Arena.create(2, SMALL)) as arena, listen(name) as listener, ThreadPoolExecutor(1) as pool:
+        how = arena.fd, listener, dict.fromkeys(others, Identity.mine()), deadline, lambda: None
+        yield lambda: done.append(pool.submit(hand_out, *how))
+        assert done.pop().result() == []
+
+
+def test_only_ranks_get_the_descriptor(python: Python, name: str) -> None:
+    with handing_out(name) as begin:
+        begin()
         assert said(python("-I", "-S", "-c", STRANGER, name, 20, "listens")) == f"{[(b'', [])] * 20}"
-        mine = fetched(name, 1, deadline)
-        assert done.result() == []
-    assert mine.size == 2
-    mine.close()
+        with closing(fetched(name, 1)) as mine:
+            assert mine.size == 2
 
 
 @pytest.mark.parametrize("then", ["is silent", "floods"])
-def test_nobody_holds_up_the_ranks(python: Python, name: str, arena: Arena, then: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    with listen(name) as listener, ThreadPoolExecutor(1) as pool:
+def test_nobody_holds_up_the_ranks(python: Python, name: str, then: str) -> None:
+    with handing_out(name) as begin:
         assert said(python("-I", "-S", "-c", STRANGER, name, 500, then)) == "connected"  # all of them before any rank
-        done = pool.submit(hand_out, arena.fd, listener, {1: Identity.mine()}, deadline, never_look)
-        fetched(name, 1, deadline).close()
-        assert done.result() == []
+        begin()
+        fetched(name, 1).close()
 
 
-def test_silent_rank_does_not_hold_up_the_others(name: str, arena: Arena) -> None:
-    ranks = {1: Identity.mine(), 2: Identity.mine()}  # the process is the same: any of its threads may be a rank
-    deadline = time.monotonic() + DEADLINE_S
-    with listen(name) as listener, ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX) as silent:
+def test_silent_rank_does_not_hold_up_the_others(name: str) -> None:
+    with handing_out(name, 2) as begin, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(f"\0{name}")
-        done = pool.submit(hand_out, arena.fd, listener, ranks, deadline, never_look)
+        begin()
         for rank in (2, 1):
-            fetched(name, rank, deadline).close()
-        assert done.result() == []
+            fetched(name, rank).close()
 
 
 def test_impostor_of_rank_0_is_refused(python: Python, name: str) -> None:
     impostor = python("-I", "-S", "-c", IMPOSTOR, name)
     assert said(impostor) == "listening"
     with pytest.raises(ArgumentError, match=f"process {impostor.pid} .* in place of rank 0, process {os.getpid()} "):
-        fetched(name, 1, time.monotonic() + DEADLINE_S)
+        fetched(name, 1)
 
 
 def test_ended_rank_0_is_not_called_a_stranger(name: str) -> None:
@@ -202,12 +196,11 @@ def test_invalid_sentinel_entry_ends_the_start() -> None:
 
 
 @pytest.mark.parametrize("key", ["rank 1", "meeting", "hosts", "end"])
-def test_strangers_entry_ends_the_meeting(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("threads_are_ranks")
+def test_strangers_entry_ends_the_meeting(key: str) -> None:
     store = part = HashStore()
-    if key in ("hosts", "end"):
-        part = begun(store, Identity.mine()._replace(size=2))
-    elif key == "rank 1":
-        part = planned(store, monkeypatch)
+    if key != "meeting":
+        part = planned(store) if key == "rank 1" else begun(store, Identity.mine()._replace(size=2))
     part.set(key, '{"start": 35184372088832}')
     with pytest.raises(ArgumentError, match="Another program, or another version of unisono, writes to this store"):
         meet(0 if key == "rank 1" else 1, 2, store, 20)
@@ -242,12 +235,11 @@ def test_largest_entries_are_understood() -> None:
 def test_lost_store_raises_documented_errors(came: Came) -> None:
     """The classes that `meet` names, and no other: a store that goes in the middle is a peer that cannot be reached."""
 
-    class Gone(HashStore):  # type: ignore[misc]
-        def check(self, _keys: list[str]) -> bool:
-            raise RuntimeError("gone")
+    def gone(*_: object) -> None:
+        raise RuntimeError("gone")
 
     with pytest.raises(PeerGone, match=r"rank 0 cannot be reached, as the store .* has closed the connection \(gone\)"):
-        meet(1, 2, Gone(), 20)
+        meet(1, 2, Acting(HashStore(), gone))
     server = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
     client = TCPStore("127.0.0.1", server.port, 2, is_master=False, wait_for_workers=False)
     with ThreadPoolExecutor(1) as pool:

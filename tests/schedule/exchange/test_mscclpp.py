@@ -137,76 +137,48 @@ def ops(changed: Plan, gpu: int = 0, block: int = 0) -> list[Plan]:
     return found
 
 
-Change = Callable[[Plan], Any]
-WRONG: dict[str, tuple[str, Change, type[UnisonoError], str]] = {
-    "packets": ("puts", lambda p: p.update(protocol="LL"), ArgumentError, "plan.json: packets are not supported"),
-    "unknown collective": ("puts", lambda p: p.update(collective="x"), ArgumentError, "collective is 'x'"),
-    "no gpus": ("puts", lambda p: p.pop("gpus"), ArgumentError, "it has no gpus"),
-    "gpus out of order": ("puts", lambda p: p["gpus"].reverse(), ArgumentError, "gpu 0: got id=1"),
-    "chunks are no blocks": (
-        "puts", lambda p: p["gpus"][0].update(output_chunks=3), ArgumentError, "got 3 chunks, expected a multiple of 2"
-    ),
-    "too many chunks": (
-        "puts", lambda p: p["gpus"][0].update(output_chunks=1 << 20), ArgumentError, "output_chunks is 1048576"
-    ),
-    "another channel": (
-        "puts", lambda p: p["gpus"][0]["channels"][0].update(channel_type="port"), ArgumentError, "channel_type is"
-    ),
-    "unknown peer": (
-        "puts", lambda p: p["gpus"][0]["channels"][0].update(connected_to=[2]), ArgumentError, r"connected_to is \[2\]"
-    ),
-    "unknown channel": (
-        "puts", lambda p: ops(p)[0].update(channel_ids=[4]), ArgumentError, r"block 0, step 0: channel_ids is \[4\]"
-    ),
-    "unknown operation": (
-        "puts", lambda p: ops(p)[3].update(name="ppkt"), ArgumentError, "step 3: name is 'ppkt', expected one of"
-    ),
-    "unknown buffer": (
-        "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, remote=3)]), ArgumentError, "step 3, dst 0: buffer_id is 3"
-    ),
-    "out of range": (
-        "puts", lambda p: ops(p)[3].update(dst_buff=[run(2, remote=0)]), ArgumentError, "step 3: it uses 1 chunks"
-    ),
-    "sizes differ": (
-        "puts", lambda p: ops(p)[3].update(dst_buff=[run(0, 2, remote=0)]), ArgumentError, "step 3: .* different sizes"
-    ),
-    "a group of thread blocks": (
-        "puts", lambda p: ops(p)[3].update(tbg_info={"tb_id": 0, "tbg_size": 2}), ArgumentError, "groups of thread"
-    ),
-    "a channel twice": (
-        "barrier",
-        lambda p: p["gpus"][0]["threadblocks"][1].update(channels=[{"channel_type": "memory", "channel_ids": [0]}]),
-        ArgumentError, "thread block 1: it shares a channel",
-    ),
-    "a wait too many": (
-        "puts", lambda p: ops(p).append(sync("wait")), AlgorithmError, "deadlock: gpu 0 waits for 3 signals .*step 7"
-    ),
-    "waits in a circle": (
-        "puts", lambda p: [ops(p, g).insert(0, ops(p, g).pop(1)) for g in (0, 1)], AlgorithmError, "deadlock.*step 0"
-    ),
-    "a barrier that one misses": (
-        "barrier", lambda p: ops(p, 0, 1).pop(0), AlgorithmError, "barrier 0 of gpu 0 is not entered"
-    ),
-    "no wait before a sum": (
-        "all kinds", lambda p: ops(p, 1).pop(3), AlgorithmError, r"race.*gpu \d, thread block 0, step \d"
-    ),
-    "wrong chunk": (
-        "puts", lambda p: ops(p)[3].update(dst_buff=[run(1, remote=0)]), AlgorithmError, "race|ends with"
-    ),
-    "nothing is sent": ("puts", lambda p: ops(p).pop(3), AlgorithmError, "ends without"),
-    "an empty chunk": (
-        "all kinds", lambda p: ops(p).pop(0), AlgorithmError, "holds nothing|race"
-    ),
-}  # fmt: skip
+def gpu(changed: Plan) -> Any:
+    return changed["gpus"][0]
 
 
-@each("name", WRONG)
-def test_wrong_plans_are_refused(name: str) -> None:
-    source, change, error, message = WRONG[name]
-    changed = deepcopy(PLANS[source])
-    change(changed)
-    with pytest.raises(error, match=message):
-        of(changed)
+CHANNELS = {"channels": [{"channel_type": "memory", "channel_ids": [0]}]}
+Changes = list[tuple[str, Callable[[Plan], Any], str]]
+MALFORMED: Changes = [
+    ("puts", lambda p: p.update(protocol="LL"), "plan.json: packets are not supported"),
+    ("puts", lambda p: p.update(collective="x"), "collective is 'x'"),
+    ("puts", lambda p: p.pop("gpus"), "it has no gpus"),
+    ("puts", lambda p: p["gpus"].reverse(), "gpu 0: got id=1"),
+    ("puts", lambda p: gpu(p).update(output_chunks=3), "got 3 chunks, expected a multiple of 2"),
+    ("puts", lambda p: gpu(p).update(output_chunks=1 << 20), "output_chunks is 1048576"),
+    ("puts", lambda p: gpu(p)["channels"][0].update(channel_type="port"), "channel_type is"),
+    ("puts", lambda p: gpu(p)["channels"][0].update(connected_to=[2]), r"connected_to is \[2\]"),
+    ("puts", lambda p: ops(p)[0].update(channel_ids=[4]), r"block 0, step 0: channel_ids is \[4\]"),
+    ("puts", lambda p: ops(p)[3].update(name="ppkt"), "step 3: name is 'ppkt', expected one of"),
+    ("puts", lambda p: ops(p)[3].update(dst_buff=[run(0, remote=3)]), "step 3, dst 0: buffer_id is 3"),
+    ("puts", lambda p: ops(p)[3].update(dst_buff=[run(2, remote=0)]), "step 3: it uses 1 chunks"),
+    ("puts", lambda p: ops(p)[3].update(dst_buff=[run(0, 2, remote=0)]), "step 3: .* different sizes"),
+    ("puts", lambda p: ops(p)[3].update(tbg_info={"tb_id": 0, "tbg_size": 2}), "groups of thread"),
+    ("barrier", lambda p: gpu(p)["threadblocks"][1].update(CHANNELS), "thread block 1: it shares a channel"),
+]
+"""Plan, what is changed in it, and what is said."""
+WRONG: Changes = [
+    ("puts", lambda p: ops(p).append(sync("wait")), "deadlock: gpu 0 waits for 3 signals .*step 7"),
+    ("puts", lambda p: [ops(p, g).insert(0, ops(p, g).pop(1)) for g in (0, 1)], "deadlock.*step 0"),
+    ("barrier", lambda p: ops(p, 0, 1).pop(0), "barrier 0 of gpu 0 is not entered"),
+    ("all kinds", lambda p: ops(p, 1).pop(3), r"race.*gpu \d, thread block 0, step \d"),
+    ("puts", lambda p: ops(p)[3].update(dst_buff=[run(1, remote=0)]), "race|ends with"),
+    ("puts", lambda p: ops(p).pop(3), "ends without"),
+    ("all kinds", lambda p: ops(p).pop(0), "holds nothing|race"),
+]
+
+
+@pytest.mark.parametrize(("error", "changes"), [(ArgumentError, MALFORMED), (AlgorithmError, WRONG)])
+def test_wrong_plans_are_refused(error: type[UnisonoError], changes: Changes) -> None:
+    for source, change, message in changes:
+        changed = deepcopy(PLANS[source])
+        change(changed)
+        with pytest.raises(error, match=message):
+            of(changed)
 
 
 @each("text", ("", "[", "[]", "7", "[" * 100_000, '{"a":'))

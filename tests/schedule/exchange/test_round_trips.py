@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from tests.support.each import each
 from unisono.schedule import ROOTED, prove, spread
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import msccl, mscclpp
@@ -19,11 +18,13 @@ def without_note(text: str) -> str:
     return json.dumps({key: value for key, value in json.loads(text).items() if key != "unisono_table"})
 
 
-def compare(ranks: int) -> None:
+LONG = [pytest.param(ranks, marks=pytest.mark.long) for ranks in range(6, 17)]
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 6), *LONG])
+def test_round_trips_are_identical(ranks: int) -> None:
     for algorithm in CATALOGUE.values():
-        for root in {0, ranks - 1} if algorithm.collective in ROOTED else (0,):
-            if not algorithm.allows(ranks):
-                continue
+        for root in ({0, ranks - 1} if algorithm.collective in ROOTED else {0}) if algorithm.allows(ranks) else ():
             table = spread(algorithm.schedule(ranks, root))
             for format_ in (msccl, mscclpp):
                 text = format_.write(table)
@@ -31,14 +32,3 @@ def compare(ranks: int) -> None:
                 plain = format_.read(without_note(text).encode(), "file")
                 assert (plain.collective, plain.result, plain.root) == (table.collective, table.result, root)
                 assert prove(plain).same_bits == prove(table).same_bits, table.name
-
-
-@each("ranks", range(1, 6))
-def test_round_trips_are_identical(ranks: int) -> None:
-    compare(ranks)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("ranks", range(6, 17))
-def test_long_round_trips_are_identical(ranks: int) -> None:
-    compare(ranks)

@@ -3,62 +3,43 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
 
 import unisono
 from tests.schedule.exchange.files import FILES
-from unisono.base.errors import ArgumentError
+from tests.tools.cli.say import flat, say
 from unisono.tools.cli import bench as command
 from unisono.tools.cli.shared.timed_calls import LIBRARIES, Compared, Trial, compare, measure
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
+REDUCE = [("all_reduce", "8 B"), ("all_reduce", "1 KiB")]
+OTHERS = [(call, "1 KiB") for call in ("broadcast", "all_gather", "reduce_scatter", "all_to_all")]
+RUNS = {
+    "--ranks 2 --sizes 8,1KiB,1KB,4096KiB,1234568": (
+        "float32 on 2 ranks",
+        [*REDUCE, *(("all_reduce", size) for size in ("1 KB", "4096 KiB", "1234568 B"))],
+    ),
+    "ring.xml --sizes 8,1KiB": ("float32 on 2 ranks", REDUCE),
+    "--hosts 2+1 --sizes 8,1KiB": (
+        "These hosts are processes that share no memory, and speak over loopback.",
+        [*REDUCE, *OTHERS],
+    ),
+}
+"""What is given, what is said, and the calls and sizes in the table."""
 
 
-def bench(*arguments: str, columns: int = 80) -> Any:
-    app = typer.Typer()
-    app.command()(command.bench)
-    return CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": str(columns)})
-
-
-def test_every_size_has_a_verdict() -> None:
-    done = bench("--ranks", "2", "--sizes", "8,1KB,4096KiB,1234568", "--seconds", "0")
-    assert done.exit_code == 0, done.output
-    assert "float32 on 2 ranks" in done.stdout
-    sizes = [("all_reduce", size) for size in ("8 B", "1 KB", "4096 KiB", "1234568 B")]
-    assert re.findall(ROW, done.stdout, re.MULTILINE) == sizes
-    assert "Medians of 1 to 1 calls each" in done.stdout
-    assert "Every element of every result was the same as Gloo's." in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert done.stderr == "", "without a terminal it says nothing but the result"
-
-
-def test_algorithms_of_files_are_compared(tmp_path: Path) -> None:
-    path = tmp_path / "ring.xml"
-    path.write_text(FILES["fused ring of 2"])
-    done = bench(str(path), "--sizes", "8,1KiB", "--seconds", "0")
-    assert done.exit_code == 0, done.output
-    assert "float32 on 2 ranks" in done.stdout
-    assert re.findall(ROW, done.stdout, re.MULTILINE) == [("all_reduce", "8 B"), ("all_reduce", "1 KiB")]
-    assert "Every element of every result was the same as Gloo's." in done.stdout
-    with pytest.raises(ArgumentError, match="Gloo has no scan"):
-        bench("scan.linear")
-
-
-def test_hosts_are_processes(capfd: pytest.CaptureFixture[str]) -> None:
-    done = bench("--hosts", "2+1", "--sizes", "8,1KiB", "--seconds", "0")
-    assert done.exit_code == 0, done.output
-    assert "3 ranks on 2 hosts (2+1)" in done.stdout
-    assert "processes that share no memory, and speak over loopback." in done.stdout
-    assert re.findall(ROW, done.stdout, re.MULTILINE) == [
-        ("all_reduce", "8 B"), ("all_reduce", "1 KiB"), ("broadcast", "1 KiB"), ("all_gather", "1 KiB"),
-        ("reduce_scatter", "1 KiB"), ("all_to_all", "1 KiB"),
-    ]  # fmt: skip
-    assert "Every element of every result was the same as Gloo's." in done.stdout
+@pytest.mark.parametrize("words", RUNS)
+def test_every_size_has_a_verdict(words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ring.xml").write_text(FILES["fused ring of 2"])
+    printed = say(f"bench {words.replace('ring.xml', f'{tmp_path}/ring.xml')} --seconds 0")
+    said, calls = RUNS[words]
+    assert said in printed
+    assert re.findall(ROW, printed, re.MULTILINE) == calls
+    assert "Medians of 1 to 1 calls each" in printed
+    assert "Every element of every result was the same as Gloo's." in printed
+    assert max(map(len, printed.splitlines())) <= 80
     assert capfd.readouterr().err == "", "ranks warn of nothing"
 
 
@@ -67,24 +48,16 @@ def _lies(trials: list[Trial], *_: object) -> list[Compared]:
     return [Compared([1e-6, 1e-6], 0), Compared([2e-6, 2e-6], wrong)]
 
 
-def test_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("busy", [100.0, 0.0])
+def test_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch, busy: float) -> None:
+    """And other programs that slow it down are named."""
     monkeypatch.setattr(command, "compare", _lies)
-    done = bench("--ranks", "2", "--sizes", "8,64", "--seconds", "0")
-    assert done.exit_code == 1
-    assert "2.0x faster than Gloo" in done.stdout
-    assert "6 elements of the results differ from Gloo's" in done.stdout
-    assert "the same as" not in done.stdout
-
-
-@pytest.mark.parametrize(("percent", "said"), [(100.0, True), (0.0, False)])
-def test_background_load_is_reported(monkeypatch: pytest.MonkeyPatch, percent: float, said: bool) -> None:
-    monkeypatch.setattr(command, "compare", _lies)
-    monkeypatch.setattr("psutil.cpu_percent", lambda _: percent)
-    done = bench("--ranks", "2", "--sizes", "8", "--seconds", "0", columns=200)
-    assert ("other programs used" in done.stdout) == said
-
-
-# ---------------------------------------------------------------- what a rank does
+    monkeypatch.setattr("psutil.cpu_percent", lambda _: busy)
+    said = flat("bench --ranks 2 --sizes 8,64 --seconds 0", 1)
+    assert "2.0x faster than Gloo" in said
+    assert "6 elements of the results differ from Gloo's" in said
+    assert "the same as" not in said
+    assert ("other programs used" in said) == (busy > 0)
 
 
 def _trials(call: str, nbytes: int) -> list[Trial]:

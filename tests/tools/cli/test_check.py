@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from unisono.tools.cli import app, check
+from tests.tools.cli.say import flat
+from unisono.base.linux import memory_nodes
+from unisono.tools.cli import check
 from unisono.tools.cli.check import Seen, findings, look
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -77,12 +78,10 @@ def test_each_finding(topic: str, ranks: int, other: dict[str, Any], level: str,
     assert (found.reason != "") == (found.change != "") == (level != "ok")
 
 
-def test_look_counts_memory_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those that have a processor on which this process may run."""
+def test_nodes_have_a_processor_of_this_process(tmp_path: Path) -> None:
     for node, number in enumerate([*sorted(os.sched_getaffinity(0))[:2], 99999]):
-        (tmp_path / f"node{node}" / f"cpu{number}").mkdir(parents=True)
-    monkeypatch.setattr(check, "_NODES", tmp_path)
-    assert look().nodes == min(2, len(os.sched_getaffinity(0)))
+        (tmp_path / f"sys/devices/system/node/node{node}/cpu{number}").mkdir(parents=True)
+    assert memory_nodes(tmp_path) == min(2, len(os.sched_getaffinity(0)))
 
 
 def test_look_sees_refused_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,12 +100,10 @@ def test_look_sees_refused_system_calls(monkeypatch: pytest.MonkeyPatch) -> None
     assert not seen.may_read
 
 
-@pytest.mark.parametrize(("seen", "status"), [(GOOD, 0), (GOOD._replace(no_memfd="memfd_create fails"), 1)])
-def test_output_and_status(monkeypatch: pytest.MonkeyPatch, seen: Seen, status: int) -> None:
-    monkeypatch.setattr(check, "look", lambda: seen)
-    shown = CliRunner().invoke(app, ["check", "--ranks", "3"], env={"COLUMNS": "200"})
-    assert shown.exit_code == status, shown.output
-    assert "for 3 ranks" in shown.stdout
-    for one in findings(seen, 3):
-        assert one.topic in shown.stdout
-        assert one.change in shown.stdout
+@pytest.mark.parametrize("ranks", [1, 1_000_000])
+def test_output_and_status(ranks: int) -> None:
+    found = findings(look(), ranks)
+    assert found[0].level == "problem" or ranks == 1
+    printed = flat(f"check --ranks {ranks}", int(found[0].level == "problem"))
+    assert f"for {ranks} rank" in printed
+    assert not [one for one in found if f"{one.level} {one.topic} " not in printed or one.change not in printed]

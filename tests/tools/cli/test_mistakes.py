@@ -1,21 +1,21 @@
 """Mistakes on the command line get one line and no traceback; `unisono run` starts scripts and tells failures."""
 
-import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.each import each
 from tests.support.programs import run_python
-from unisono.tools.cli import app
+from tests.tools.cli.say import flat, say
 
 MISTAKES = [
     (f"doctor {1 << 22}", "process 4194304 does not exist on this host"),
     ("top 0", "process 0 does not exist on this host"),
     ("check --ranks -1", "--ranks"),
     ("explian all_reduce", "No such command 'explian'. Did you mean 'explain'?"),
+    ("bench scan.linear", "Gloo has no scan"),
     (f"run {__file__} --ranks=two", "--ranks needs a number of processes"),
     (f"run {__file__} -n", "-n needs a number of processes"),
     ("trace -o /proc/no -- true", "cannot make the folder /proc/no"),
@@ -46,24 +46,19 @@ MISTAKES = [
     ("explain all_gather --ranks 1000 --measure", "got 1000 ranks"),
     ("explain all_reduce.swnig --hosts 2x2", "unknown algorithm 'swnig' for all_reduce. Did you mean 'swing'?"),
     ("explain allreduce --hosts 2x2", "Did you mean all_reduce"),
+    ("explain reduce_scatter --hosts 1024x8", "would have about 6.7e+07 rows. Give fewer hosts"),
+    ("export all_reduce.ring --format chakra", "one file per rank"),
+    ("export all_reduce.ring --format goat", "unknown format 'goat'. Use one of"),
+    ("export all_reduce.ring --format msccl -o /proc/no.xml", "cannot write"),
     ("simulate all_reduce.rnig", "unknown algorithm all_reduce.rnig for 512 ranks"),
     ("simulate all_reduce --late-rank 512:1ms", "expected one of the ranks 0 to 511 and a time"),
     ("simulate all_reduce --late-rank soon", "expected one of the ranks 0 to 511 and a time"),
 ]
 
 
-def refused(*arguments: str, code: int = 2) -> str:
-    """The one line of a command that fails, or the box of the parser of options."""
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == code, done.output
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.stderr.startswith("Usage: ") or done.stderr.count("\n") == 1, done.stderr
-    return " ".join(done.stderr.split())
-
-
-@pytest.mark.parametrize(("line", "words"), MISTAKES)
+@each("line, words", MISTAKES)
 def test_mistake_gets_one_line(line: str, words: str) -> None:
-    assert words in refused(*shlex.split(line))
+    assert words in flat(line, 2)
 
 
 HEAD = (
@@ -86,97 +81,72 @@ OWN = {
 
 @pytest.mark.parametrize("command", ["explain", "draw"])
 @pytest.mark.parametrize("text", OWN)
-def test_own_file_that_fails(text: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_file_that_fails(text: str, command: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(text)
-    monkeypatch.chdir(tmp_path)
     code, words = OWN[text]
-    assert words.replace("FOLDER", f"{tmp_path}") in refused(command, "mine.py:ring", code=code)
+    assert words.replace("FOLDER", f"{tmp_path}") in flat(f"{command} {tmp_path}/mine.py:ring", code)
 
 
 def test_process_without_job_is_named() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
-        done = CliRunner().invoke(app, ["doctor", str(other.pid)])
+        said = flat(f"doctor {other.pid}", 2)
         other.communicate()  # ends it
-    assert done.exit_code == 2, done.output
-    assert f"process {other.pid} has no unisono job" in " ".join(done.output.split())
+    assert f"process {other.pid} has no unisono job" in said
 
 
 def test_status_of_a_traced_command_is_kept(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["trace", "-o", str(tmp_path), "--", "sh", "-c", "exit 3"])
-    assert (done.exit_code, "sh has ended with status 3" in done.output) == (3, True), done.output
-
-
-def test_ranks_option_directly_after_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "counts.py"
-    script.write_text("import sys, unisono\nsys.exit([unisono.get_world_size(), *sys.argv[1:]] != [3, '--ranks=7'])\n")
-    done = CliRunner().invoke(app, ["run", str(script), "--ranks=3", "--ranks=7"])
-    assert done.exit_code == 0, done.output
-
-
-def test_ranks_that_disagree_are_no_wrong_command(tmp_path: Path) -> None:
-    script = tmp_path / "odd.py"
-    script.write_text("import torch, unisono\nunisono.all_reduce(torch.ones(2 + unisono.get_rank()))\n")
-    done = CliRunner().invoke(app, ["run", "-n", "2", str(script)])
-    assert (done.exit_code, "the ranks disagree" in done.output) == (1, True), done.output
-
-
-SCRIPT = """
-import os, sys
-import torch
-import {module}
-{start}
-t = torch.full((2,), 10.0 ** {rank})
-{call}
-print(sys.argv[1:], t.tolist(), __name__, os.path.basename(__file__), helper.VALUE)
-sys.exit()
-"""
-
-NATIVE = {
-    "module": "helper, unisono", "start": "unisono.init()", "rank": "unisono.get_rank()",
-    "call": "unisono.all_reduce(t)",
-}  # fmt: skip
-TORCH = {
-    "module": "helper, torch.distributed as dist",
-    "start": "dist.init_process_group('unisono')\nassert os.environ['LOCAL_RANK'] == str(dist.get_rank())",
-    "rank": "dist.get_rank()", "call": "dist.all_reduce(t)\ndist.destroy_process_group()",
-}  # fmt: skip
-
-
-Script = Callable[[str], Path]
-
-
-def unisono(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return run_python("-m", "unisono", *arguments)
+    assert "sh has ended with status 3" in say(f"trace -o {tmp_path} -- sh -c 'exit 3'", 3)
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """script(text): the path of a script with this text, and a module beside it."""
+    path = tmp_path / "train.py"
     (tmp_path / "helper.py").write_text("VALUE = 17\n")
 
     def write(text: str) -> Path:
-        path = tmp_path / "train.py"
         path.write_text(text)
         return path
 
     return write
 
 
-@pytest.mark.parametrize("way", [NATIVE, TORCH], ids=["native", "torch.distributed"])
-def test_script_on_three_ranks(script: Script, way: dict[str, str]) -> None:
-    done = unisono("run", script(SCRIPT.format(**way)), "-n", 3, "--epochs", "2", "-n", "7")
+def unisono(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return run_python("-m", "unisono", *arguments)
+
+
+NATIVE = "import unisono as dist\ndist.init()"
+TORCH = """
+import torch.distributed as dist
+dist.init_process_group('unisono')
+assert os.environ['LOCAL_RANK'] == str(dist.get_rank())
+"""
+SCRIPT = """
+t = torch.full((2,), 10.0 ** dist.get_rank())
+dist.all_reduce(t)
+print(sys.argv[1:], t.tolist(), __name__, os.path.basename(__file__), helper.VALUE)
+sys.exit()
+"""
+
+
+@pytest.mark.parametrize("start", [NATIVE, TORCH], ids=["native", "torch.distributed"])
+def test_script_on_three_ranks(script: Callable[[str], Path], start: str) -> None:
+    path = script(f"import os, sys, torch, helper\n{start}{SCRIPT}")
+    done = unisono("run", path, "-n", 3, "--epochs", "2", "-n", "7")
     assert done.returncode == 0, done.stderr
     said = "['--epochs', '2', '-n', '7'] [111.0, 111.0] __main__ train.py 17"
     assert sorted(done.stdout.splitlines()) == [f"[rank {rank}] {said}" for rank in range(3)]
 
 
-def test_no_prefix_and_options_first(script: Script) -> None:
-    done = unisono("run", "--ranks", 2, "--no-prefix", script("import sys\nprint(sys.argv[1:])"), "--help")
-    assert done.stdout == "['--help']\n" * 2
+def test_options_before_and_after_the_script(script: Callable[[str], Path]) -> None:
+    path = script("import sys, unisono\nprint(unisono.get_world_size(), sys.argv[1:])")
+    done = unisono("run", "--ranks", 2, "--no-prefix", path, "--help")
+    assert done.stdout == "2 ['--help']\n" * 2
+    assert unisono("run", "--no-prefix", path, "--ranks=3", "--ranks=7").stdout == "3 ['--ranks=7']\n" * 3
 
 
-def test_failed_rank_fails_the_command(script: Script) -> None:
-    text = "import unisono\ndef work():\n    1 // unisono.get_rank()\nwork()\n"
-    path = script(text)
+def test_failed_rank_fails_the_command(script: Callable[[str], Path]) -> None:
+    path = script("import unisono\ndef work():\n    1 // unisono.get_rank()\nwork()\n")
     done = unisono("run", path, "-n", 2)
     assert done.returncode == 1
     assert "rank 0 failed:" in done.stderr
@@ -185,8 +155,14 @@ def test_failed_rank_fails_the_command(script: Script) -> None:
     assert done.stderr.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
 
 
+def test_ranks_that_disagree_are_no_wrong_command(script: Callable[[str], Path]) -> None:
+    path = script("import torch, unisono\nunisono.all_reduce(torch.ones(2 + unisono.get_rank()))\n")
+    done = unisono("run", "-n", 2, path)
+    assert (done.returncode, "the ranks disagree" in done.stderr) == (1, True), done.stderr
+
+
 @pytest.mark.parametrize(("fail_from", "code"), [(1, 0), (0, 1)])
-def test_keep_going_lets_the_others_end(script: Script, fail_from: int, code: int) -> None:
+def test_keep_going_lets_the_others_end(script: Callable[[str], Path], fail_from: int, code: int) -> None:
     text = f"import unisono\nrank = unisono.get_rank()\nif rank >= {fail_from}: raise SystemExit(3)\nprint('well')"
     done = unisono("run", "--keep-going", script(text), "-n", 2)
     assert done.returncode == code

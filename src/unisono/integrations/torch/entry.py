@@ -16,7 +16,6 @@ import torch._C._distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 
 from ...base.errors import ArgumentError, WaitTimeout
-from ...calls.dispatch import refuse
 from . import other_ways
 from .answers import Answers
 from .hooks import HERE, call_abort_hooks
@@ -214,8 +213,8 @@ def entry(options: type | None = None, *short: str) -> Callable[[Method], Method
                     else:
                         work = method(self, *args, **keywords)
             except BaseException as error:
-                if "before_call" in vars(error) and forms is not None:
-                    refuse(self.group, name, error)
+                if forms is not None:
+                    other_ways.count_refused(self.group, name, error)
                 call_abort_hooks(self.abort_hooks, error)
                 for_torch(error, _phrase(error, self.group, args[-1] if args else None))
                 raise

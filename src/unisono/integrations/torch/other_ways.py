@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from ...base.errors import ArgumentError
 from ...base.release import NAME
-from ...calls.dispatch import Call
+from ...calls.dispatch import Call, refuse
 from ...calls.work import FinishedWork
 from ...engine.tensors import in_mode_of, mark_written, needed_by_autograd, share_memory
+from ...ranks.group.group import Group
 from .methods import MESSAGES
 from .to_torch import Finished, tensors_in
 
@@ -113,8 +115,12 @@ def _on_copies(
         marked = needed_by_autograd([tensor for tensor, _ in pairs])
 
         def action(_: str | None) -> None:
-            if other_way(group, method, (*made, inner)) is None:
-                method(group, *made, inner)
+            try:
+                if other_way(group, method, (*made, inner)) is None:
+                    method(group, *made, inner)
+            except ArgumentError as error:
+                count_refused(group.group, method.__name__, error)
+                raise
             for tensor, copy in pairs:
                 with in_mode_of(tensor):
                     (tensor.data if tensor.layout is torch.strided else tensor).copy_(copy)
@@ -122,6 +128,12 @@ def _on_copies(
 
         call.action = action
     return group._work(call.run(), results(method, args))  # type: ignore[no-any-return]  # noqa: SLF001  a part of `Calls`
+
+
+def count_refused(group: Group, name: str, error: BaseException) -> None:
+    """Let the error of a method that has made no call (`before_call`) count as its call, once."""
+    if vars(error).pop("before_call", False):
+        refuse(group, name, error)
 
 
 def _replaced(place: Any, name: str, which: Callable[[torch.Tensor, bool], bool], pairs: Pairs) -> Any:

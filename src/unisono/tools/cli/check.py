@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ... import __version__
 from ...base.config import Config
-from ...base.linux import free_bytes, model, processors, quota
+from ...base.linux import free_bytes, memory_nodes, model, processors, quota
 from ...base.release import NAME
 from ...base.units import format_bytes, plural
 from ...engine.kept import writable_folder
@@ -30,7 +30,6 @@ _LITTLE, _MUCH = 64 << 20, 1 << 30
 """Free bytes per rank: staging areas may not fit below _LITTLE, and surely fit from _MUCH on."""
 _CAP_SYS_PTRACE, _NOBODY = 19, 3  # from linux/capability.h; the ptrace_scope in which no capability helps
 _COLOURS = {"problem": "bold red", "advice": "yellow", "ok": "green"}  # worst first
-_NODES = Path("/sys/devices/system/node")
 
 
 class Finding(NamedTuple):
@@ -82,8 +81,8 @@ def look() -> Seen:
     traces = bool(capable and int(capable[1], 16) >> _CAP_SYS_PTRACE & 1)
     reads_itself = read_word(os.getpid(), ctypes.addressof(word)) is not None  # no seccomp filter forbids it
     return Seen(
-        usable=len(usable := os.sched_getaffinity(0)),
-        nodes=sum(any((node / f"cpu{number}").exists() for number in usable) for node in _NODES.glob("node[0-9]*")),
+        usable=len(os.sched_getaffinity(0)),
+        nodes=memory_nodes(),
         quota=quota(),
         free_bytes=memory.available,
         group_free_bytes=free_bytes(),

@@ -1,0 +1,357 @@
+"""Programs that train with torch: what they compute and learn is what they do over Gloo, to the last bit."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.support.on_ranks import as_over_gloo
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
+
+DDP = nn.parallel.DistributedDataParallel
+WIDTH = 14
+
+
+def model(layers: int = 3) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(layers)])
+
+
+def batches(count: int, seed: int | None = None) -> Iterator[torch.Tensor]:
+    """A rank's own data."""
+    generator = torch.Generator().manual_seed(dist.get_rank() if seed is None else seed)
+    for _ in range(count):
+        yield torch.randn(8, WIDTH, generator=generator)
+
+
+def train(wrapped: nn.Module, steps: int = 4) -> list[Any]:
+    """The loss of each step, and what is learnt."""
+    optimizer, losses = torch.optim.SGD(wrapped.parameters(), lr=0.1), list[Any]()
+    for data in batches(steps):
+        optimizer.zero_grad()
+        loss = wrapped(data).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return [*losses, *values(wrapped.parameters())]
+
+
+def values(tensors: Any) -> list[Any]:
+    return [tensor.detach().flatten().tolist() for tensor in tensors]
+
+
+def gradients(module: nn.Module) -> list[Any]:
+    return values(parameter.grad for parameter in module.parameters() if parameter.grad is not None)
+
+
+def mesh_of(*shape: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", shape, mesh_dim_names=("copies", "stages")[: len(shape)])
+
+
+def fewer_batches(by_all: bool) -> list[Any]:
+    wrapped = DDP(model())
+    with wrapped.join(divide_by_initial_world_size=by_all):
+        return train(wrapped, 2 + 2 * dist.get_rank())
+
+
+def unused_layers() -> list[Any]:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.always, self.sometimes, self.turn = model(), nn.Linear(WIDTH, WIDTH), 0
+
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            self.turn += 1
+            if (self.turn + dist.get_rank()) % 3:
+                data = self.sometimes(data)
+            return self.always(data)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    return train(DDP(Sometimes(), find_unused_parameters=True))
+
+
+def sparse_gradients() -> list[Any]:
+    torch.manual_seed(0)
+    table = nn.EmbeddingBag(10, 4, mode="sum", sparse=True)
+    wrapped, optimizer = DDP(table), torch.optim.SGD(table.parameters(), lr=0.5)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(3):
+        optimizer.zero_grad()
+        wrapped(torch.randint(10, (3, 2), generator=generator)).square().sum().backward()
+        optimizer.step()
+    return values(table.weight)
+
+
+def hooked(name: str) -> list[Any]:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as hooks
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+
+    wrapped: Any = DDP(model())
+    builtin = torch._C._distributed_c10d.BuiltinCommHookType
+    register = {
+        # By its name torch lets this one run over NCCL only.
+        "bf16": lambda: wrapped.register_comm_hook(None, lambda s, bucket: hooks.bf16_compress_hook(s, bucket)),
+        "fp16": lambda: wrapped.register_comm_hook(None, hooks.fp16_compress_hook),
+        "wrapped": lambda: wrapped.register_comm_hook(None, hooks.fp16_compress_wrapper(hooks.allreduce_hook)),
+        "PowerSGD": lambda: wrapped.register_comm_hook(
+            power.PowerSGDState(None, 1, start_powerSGD_iter=2), power.powerSGD_hook
+        ),
+        "builtin": lambda: wrapped._register_builtin_comm_hook(builtin.ALLREDUCE),
+        "builtin fp16": lambda: wrapped._register_builtin_comm_hook(builtin.FP16_COMPRESS),
+    }
+    register[name]()
+    return train(wrapped, 5)
+
+
+def compiled_ddp(backend: str) -> list[Any]:
+    torch._dynamo.reset()
+    return train(torch.compile(DDP(model()), backend=backend))  # type: ignore[arg-type]
+
+
+def parameters_sent_between_passes() -> list[Any]:
+    torch.manual_seed(dist.get_rank())
+    layer = nn.Linear(4, 4)
+    halves = layer.weight.chunk(2)
+    for parameter in layer.parameters():
+        dist.broadcast(parameter, 0)  # no torch.no_grad(): Gloo does not ask for it
+    (layer(torch.ones(2, 4)).sum() + halves[0].sum()).backward()
+    return gradients(layer)
+
+
+# Models in pieces.
+
+
+def fsdp1(strategy: str) -> list[Any]:
+    from torch.distributed import fsdp
+
+    kind = fsdp.ShardingStrategy[strategy]
+    return train(fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu"))
+
+
+def pipeline(name: str) -> list[Any]:
+    """Four stages: one on each of four ranks, or two on each of two."""
+    from torch.distributed import pipelining
+
+    whole, me, size = model(4), dist.get_rank(), dist.get_world_size()
+    stages: Any = [pipelining.PipelineStage(whole[k], k, 4, torch.device("cpu")) for k in range(me, 4, size)]
+    given, loss = stages if len(stages) > 1 else stages[0], nn.functional.mse_loss
+    schedule: Any = getattr(pipelining, name)(given, n_microbatches=4, loss_fn=loss)
+    found, data = list[Any](), next(batches(1, seed=7))
+    for _ in range(2):
+        last = {"target": data.cos(), "losses": list[Any]()} if me == size - 1 else {}
+        output = schedule.step(*[data] * (me == 0), **last)
+        found += [*last.get("losses", []), *([output] if last else [])]
+    return [*values(found), *gradients(whole)]
+
+
+def replicated_stages() -> list[Any]:
+    """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
+    from torch.distributed import pipelining
+
+    both = mesh_of(2, 2)
+    part, number = both.get_coordinate()
+    half = model(4)[2 * number :][:2]
+    stage = pipelining.PipelineStage(half, number, 2, torch.device("cpu"), group=both.get_group("stages"))
+    schedule = pipelining.ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
+    data = next(batches(1, seed=part))
+    schedule.step(*[data] * (not number), target=data.cos() if number else None)
+    for parameter in half.parameters():
+        dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, both.get_group("copies"))
+    return gradients(half)
+
+
+class Block(nn.Module):
+    """A transformer's layer: attention with 6 heads of 4, and an MLP of 18."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.LayerNorm(24), nn.LayerNorm(24)
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
+        self.up, self.down = nn.Linear(24, 18), nn.Linear(18, 24)
+        for norm in (self.first, self.second):
+            nn.init.normal_(norm.weight)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        """(batch, length, 24), of the length or a part of it."""
+        normed = self.first(data)
+        q, k, v = (part(normed).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        data = data + self.o(heads.transpose(1, 2).flatten(2))
+        return data + self.down(nn.functional.gelu(self.up(self.second(data))))
+
+
+def transformer(sequence: bool) -> list[Any]:
+    """A layer that is split; also its sequence."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import parallel as tp
+
+    ranks, layout = mesh_of(dist.get_world_size()), Shard(1) if sequence else Replicate()
+    plan: dict[str, Any] = {name: tp.ColwiseParallel(input_layouts=layout) for name in ("q", "k", "v", "up")}
+    plan |= {name: tp.RowwiseParallel(output_layouts=layout) for name in ("o", "down")}
+    if sequence:
+        plan |= {name: tp.SequenceParallel(use_local_output=True) for name in ("first", "second")}
+    pieces = tp.parallelize_module(Block(), ranks, plan)
+    data = torch.randn(2, 6, 24, generator=torch.Generator().manual_seed(1))
+    got = pieces(distribute_tensor(data, ranks, [layout]).to_local())
+    got.square().sum().backward()
+    made = [DTensor.from_local(got, ranks, [layout]), *(parameter.grad for parameter in pieces.parameters())]
+    return values(one.full_tensor() if isinstance(one, DTensor) else one for one in made)
+
+
+def layouts() -> list[Any]:
+    """A tensor on a mesh of 2 x 2, and sums in parts."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    me, both, whole, found = dist.get_rank(), mesh_of(2, 2), torch.arange(35.0).reshape(7, 5), []
+    twice = distribute_tensor(whole, both, [Shard(0), Shard(0)])  # rows 2, 2, 2, 1
+    for layout in ([Shard(1), Shard(0)], [Replicate(), Shard(1)], [Shard(0), Replicate()]):
+        found += [(moved := twice.redistribute(both, layout)).to_local(), moved.full_tensor()]
+    sums = DTensor.from_local(whole * 10**me, both, [Partial(), Partial()])
+    part = whole.tensor_split([3], dim=1)[me % 2] * 10**me
+    columns = DTensor.from_local(part, both, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
+    found += [sums.redistribute(both, [Shard(0), Shard(1)]).full_tensor(), columns.full_tensor(), twice.to_local()]
+    return values(found)
+
+
+def views_of_what_is_distributed() -> list[Any]:
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    found = []
+    for placement in (Replicate(), Shard(0), Shard(1), Partial()):
+        leaf = (torch.arange(16.0).view(4, 4) + 100 * dist.get_rank()).requires_grad_()
+        first, _ = leaf.chunk(2)
+        left, _ = leaf.split(2, dim=1)
+        spread = distribute_tensor(leaf, mesh_of(2), [placement])
+        (first.square().sum() + left.sum()).backward()
+        found += [spread.to_local(), leaf.grad]
+    return values(found)
+
+
+# Calls whose results are new tensors, and compiled ones. Of whole numbers, whose sums are exact.
+
+
+def functional(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    from torch.distributed import _functional_collectives as calls
+
+    world = dist.group.WORLD
+    return (
+        calls.all_reduce(tensor * 2, "sum", world) + 1,
+        calls.all_reduce(tensor, "max", world) * 3,
+        calls.all_gather_tensor(tensor + 1, 0, world) * 2,
+        calls.all_gather_tensor(tensor, 1, world),
+        calls.reduce_scatter_tensor(tensor * 3, "avg", 0, world) + 2,
+        calls.all_to_all_single(tensor - 1, None, None, world) * 5,
+        calls.broadcast(tensor, 1, world),
+        *calls.all_reduce_coalesced([tensor, tensor * 4], "sum", world),
+        *calls.all_gather_into_tensor_coalesced([tensor, tensor * 5], world),
+        *calls.reduce_scatter_tensor_coalesced([tensor, tensor * 6], "sum", [0, 0], world),
+    )
+
+
+def in_place(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    size = dist.get_world_size()
+    rows, columns = tensor.shape
+    total, most = tensor * 2, tensor + 1
+    dist.all_reduce(total)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    gathered = tensor.new_empty(rows * size, columns)
+    dist.all_gather_into_tensor(gathered, total + tensor)
+    part = tensor.new_empty(rows // size, columns)
+    dist.reduce_scatter_tensor(part, gathered[:rows].contiguous())
+    exchanged = torch.empty_like(tensor)
+    dist.all_to_all_single(exchanged, tensor * 3)
+    return total + 1, most, gathered * 2, part - 1, exchanged
+
+
+def differentiable(tensor: torch.Tensor) -> tuple[torch.Tensor]:
+    from torch.distributed import _functional_collectives as calls
+
+    world = dist.group.WORLD
+    parts = calls.reduce_scatter_tensor_autograd(tensor.square(), "sum", 0, world)
+    whole = calls.all_gather_tensor_autograd(parts.square(), 0, world)
+    return (calls.all_to_all_single_autograd(whole * tensor, None, None, world),)
+
+
+def calls_of(function: Any, backend: str = "") -> list[Any]:
+    """Call it, plain or compiled, twice on other numbers, which it leaves as they are."""
+    torch._dynamo.reset()
+    run = torch.compile(function, backend=backend, fullgraph=True) if backend else function
+    found: list[Any] = []
+    for turn in range(2):
+        tensor = torch.arange(12.0).reshape(6, 2) * (turn + 1) + 100 * dist.get_rank()
+        if function is differentiable:
+            tensor = (torch.arange(12.0).reshape(6, 2) % (turn + 5) + dist.get_rank()).requires_grad_()
+        made = run(tensor)
+        if function is differentiable:
+            (made[0] * (1 + torch.arange(2) + dist.get_rank())).sum().backward()
+        found += [*made, tensor, *([] if tensor.grad is None else [tensor.grad])]
+    return values(found)
+
+
+def gradients_of_calls() -> list[Any]:
+    """Of whole numbers. What a root alone gets, others may have anything of."""
+    from torch.distributed.nn import functional
+
+    me, world, size = dist.get_rank(), dist.group.WORLD, dist.get_world_size()
+    generator, found, last = torch.Generator().manual_seed(1 + me), list[Any](), size - 1
+
+    def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+        return list(tensor.view(size, 2).unbind())
+
+    calls: dict[str, Callable[[torch.Tensor], Any]] = {
+        "all_reduce": lambda t: functional.all_reduce(t, group=world),
+        "broadcast": lambda t: functional.broadcast(t, last, world),
+        "reduce": lambda t: functional.reduce(t, last, group=world),
+        "all_gather": lambda t: functional.all_gather(t, world),
+        "gather": lambda t: functional.gather(t, last, world),
+        "scatter": lambda t: functional.scatter(parts(t), 0, world),
+        "reduce_scatter": lambda t: functional.reduce_scatter(torch.empty(2), parts(t), group=world),
+        "all_to_all": lambda t: functional.all_to_all([torch.empty(2) for _ in range(size)], parts(t), world),
+        "all_to_all_single": lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world),
+    }
+    for name, call in calls.items():
+        tensor = torch.randint(1, 99, (2 * size,), generator=generator).float().requires_grad_()
+        got = call(tensor)
+        got = got if isinstance(got, torch.Tensor) else torch.stack(list(got))
+        (got * torch.randint(1, 99, got.shape, generator=generator)).sum().backward()
+        found += [name, got.tolist() if name not in ("reduce", "gather") or me == last else [], *values([tensor.grad])]
+    return found
+
+
+needs_a_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler, such as g++")
+functional_calls, calls_in_place, differentiable_calls = (
+    partial(calls_of, one) for one in (functional, in_place, differentiable)
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "program", "how"),
+    [
+        ("2", fewer_batches, True), ("2", fewer_batches, False), ("1+1", fewer_batches, True),
+        ("2", unused_layers, None), ("2", sparse_gradients, None),
+        *(("2", hooked, name) for name in ("bf16", "fp16", "wrapped", "PowerSGD", "builtin", "builtin fp16")),
+        ("2", compiled_ddp, "aot_eager"), pytest.param("2", compiled_ddp, "inductor", marks=needs_a_compiler),
+        *((shape, parameters_sent_between_passes, None) for shape in ("2", "1+1")),
+        *((shape, fsdp1, kind) for shape in ("2", "1+1") for kind in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")),
+        *(("2x2", pipeline, name) for name in ("ScheduleGPipe", "Schedule1F1B")),
+        *(("2", pipeline, f"Schedule{name}") for name in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")),
+        ("2x2", replicated_stages, None), ("2", transformer, False), ("2", transformer, True), ("2x2", layouts, None),
+        *((shape, views_of_what_is_distributed, None) for shape in ("2", "1+1")),
+        *((shape, functional_calls, "") for shape in ("2", "1+1")),
+        *(("3", calls, backend) for calls in (functional_calls, calls_in_place, differentiable_calls)
+          for backend in ("eager", "aot_eager")),
+        ("2", gradients_of_calls, None), ("3", gradients_of_calls, None),
+    ],
+)  # fmt: skip
+@as_over_gloo("shape")
+def test_programs_learn_the_same(shape: str, program: Callable[..., list[Any]], how: Any) -> list[Any]:
+    return program() if how is None else program(how)
