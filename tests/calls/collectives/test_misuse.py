@@ -84,7 +84,8 @@ def test_sizes_are_integers() -> None:
     """Numbers of NumPy are integers, bools are not."""
     assert unisono.empty(np.int64(2), 3).shape == (2, 3)
     assert unisono.init().empty(np.int32(4)).shape == (4,)
-    assert unisono.empty((2, 5), dtype=torch.int64).dtype is torch.int64
+    made = unisono.empty((2, 5), dtype=torch.int64)
+    assert (made.shape, made.dtype) == ((2, 5), torch.int64)
     for wrong in (True, 2.0, "2"):
         for make in (unisono.empty, unisono.init().empty):
             with pytest.raises(unisono.DTypeError, match=r"shape: got .*, expected an integer"):
