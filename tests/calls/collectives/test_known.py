@@ -139,16 +139,6 @@ def test_own_block_of_the_output_is_known() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_group_that_ends_knows_no_call() -> None:
-    group = unisono.new_group([0, 1])
-    for _ in range(3):
-        unisono.all_reduce(ones(), group=group)
-    unisono.destroy_group(group)
-    with pytest.raises(unisono.UsageError):
-        unisono.all_reduce(ones(), group=group)
-
-
-@pytest.mark.ranks(2)
 def test_known_call_has_its_own_time_out() -> None:
     group, began = unisono.new_group(timeout_s=DEADLINE_S), time.monotonic()
     for _ in range(3):
