@@ -373,8 +373,9 @@ SCENES = {
     "ring": Case(published(nothing, send, receives)),
     "whole frame": Case(published(nothing, send_whole, receives_whole)),
     "pieces": Case(published(nothing, send_pieces, receives_pieces)),
-    "rank that leaves": Case(published(lambda m: put_words(m, ENTERED, {LineWord.SIGNATURE - LineWord.NUMBER: 77, 0: 1}),
-        leave, sees_leaver), "order", "acquire_fence"),
+    "rank that leaves": Case(published(
+        lambda m: put_words(m, ENTERED, {LineWord.SIGNATURE - LineWord.NUMBER: 77, 0: 1}), leave, sees_leaver),
+        "order", "acquire_fence"),
     "copy of memory that is let go": Case(copied(nothing, let_go,
         lambda m: board(m).let_go and m.write(DATA, 9)), reader=""),
     "copy of an entry that is found": Case(copied(lambda m: table(m).write(1, KEY, 4096), finds_and_joins,

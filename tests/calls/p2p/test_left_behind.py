@@ -85,7 +85,7 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
     some()
     before = count()
     some()
-    assert count() == before
+    assert all(now <= then for now, then in zip(count(), before, strict=True))  # memory of before may go back
     engine = progress_engine(unisono.init())
     until(lambda: engine._thread is None)  # it ends if nothing is pending
 

@@ -30,7 +30,7 @@ Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
 def train_with(hook: Hook, state: Any, buckets: int) -> list[float]:
     bare = model(buckets)
-    wrapped = DDP(bare, bucket_cap_mb=0.001)  # each layer is one
+    wrapped = DDP(bare, bucket_cap_mb=0.0005)  # each layer is one
     wrapped.register_comm_hook(state, lambda state, bucket: hook(state, bucket))  # torch minds annotations
     train(wrapped, 8)
     return torch.cat([parameter.detach().flatten() for parameter in bare.parameters()]).tolist()
