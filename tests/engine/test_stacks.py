@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.programs import Python, run_python
+from tests.support.waiting import until
 from unisono.engine.process.alive import start_ticks
 from unisono.engine.process.stacks import SIGNAL
 from unisono.observe.live.ask_stacks import Answer, ask_for_stacks, process_status
@@ -73,6 +74,7 @@ def test_all_threads_are_told_again_and_again(start: Start) -> None:
     wait = "lambda: print('two', flush=True) or threading.Event().wait()"
     other = start(f"threading.Thread(target={wait}, daemon=True).start(); {READ}")
     assert other.line() == "two"
+    until(lambda: "away" in where(other.ask()))
     for _ in range(3):
         answer = other.ask()
         assert answer.silent == ""

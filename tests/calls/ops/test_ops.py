@@ -240,6 +240,14 @@ def test_rank_order_of_ops_that_do_not_commute(ranks: int) -> None:
     assert min(taken.count(True), taken.count(False)) >= 3
 
 
+@pytest.mark.ranks(3)
+def test_op_that_does_not_associate_is_refused() -> None:
+    op = unisono.make_op(torch.maximum, commutative=True, associative=False)
+    with pytest.raises(unisono.ArgumentError, match="declared not associative"):
+        unisono.all_reduce(values(unisono.get_rank()), op, algorithm="ring")
+    unisono.barrier()
+
+
 @pytest.mark.ranks(2, hosts="2x1")
 def test_quantized_tensors_move_with_their_scale() -> None:
     me = unisono.get_rank()
