@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,8 +23,8 @@ from tests.support.on_ranks import in_new_world
 from tests.support.programs import Python, place
 from tests.support.say import flat, refused
 from tests.support.waiting import until
-from unisono.base.records import DepartureKind
-from unisono.engine.logs.plan_registry import GroupNote
+from unisono.base.records import CallRecord, DepartureKind
+from unisono.engine.logs.plan_registry import GroupNote, PlanNote
 from unisono.engine.logs.rank_logs import CALLS
 from unisono.engine.memory.arena import Arena
 from unisono.engine.process.alive import start_ticks
@@ -258,6 +259,17 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
         assert 0 < found.share <= 1
         assert round(found.bytes_per_s * passed_s) in range(1024 * CALLS // 2 - 1, 1024 * CALLS // 2 + 2)
         unisono.barrier()
+
+
+def test_rates_where_a_log_keeps_the_last_calls() -> None:
+    """Of 900 calls in two seconds it has 100, of 8 bytes each, since one second."""
+    note = PlanNote(CallRecord("all_reduce", "float32", (2,), op="sum"), 8)
+    calls = [RankCall(801 + k, 10**9 + k * 10**6, 10**9 + k * 10**6 + 10, note) for k in range(100)]
+    then: Any = SimpleNamespace(at_ns=0, ranks=[SimpleNamespace(rank=0, calls=0)])
+    now: Any = SimpleNamespace(at_ns=2 * 10**9, ranks=[SimpleNamespace(rank=0, calls=900)])
+    now.tracks = [Track("world", 0, 0, 0, 2, calls)]
+    (found,) = rates(then, now)
+    assert (found.calls_per_s, found.bytes_per_s) == (450.0, 800.0)
 
 
 def test_ranks_without_a_group_say_for_whom(tmp_path: Path, python: Python) -> None:

@@ -317,6 +317,16 @@ def test_failing_messages_cut_off_the_higher_host(at: int, rank: int) -> None:
     assert net.cut_off() == {2}
 
 
+def test_half_of_the_lowest_host_left_goes_on() -> None:
+    net = FakeNetwork(pairs(5))
+    net.run(3.0)
+    net.stopped.add(0)
+    net.run(9.0)
+    net.cut((0,), (1, 2), (3, 4))
+    net.run(2.4)
+    assert net.cut_off() - {0} == {3, 4}
+
+
 def test_losing_hosts_one_by_one_is_no_cut() -> None:
     net = FakeNetwork(pairs(4))
     net.run(3.0)

@@ -120,10 +120,17 @@ EDITS = [
 """What is replaced in the file of a ring, and what is said."""
 SHARED = "race: gpu 0, thread block 0, step 1 also uses channel 0 from gpu 2 to gpu 0.*gpu 0, thread block 1, step 0"
 CIRCLE = [SEND._replace(wait=(0, 1)), ADD._replace(posts=True)]
+BOTH = [Step("cpy", ("s", 0), ("s", 1), 1, wait=(0, 0)), Step("cpy", HERE, ("s", 0), 1, wait=(0, 0))]
+OVERWRITE = [[(-1, -1, 0, [step]) for step in (Step("cpy", HERE, ("s", 0), 1, posts=True), *BOTH)]]
+"""Both come after the step that writes what one of them reads, and the other writes again."""
 WRONG = [
     (RING.replace('chan="1"', 'chan="0"'), SHARED),
     (pair([SEND, SEND], [ADD]), "gpu 0 sends 2 messages .* gpu 0, thread block 0, step 1"),
     (pair([ADD, SEND], [ADD, SEND]), "deadlock.* step 0"),
+    (
+        file("allreduce", 1, OVERWRITE, (1, 1, 2), in_place=True),
+        r"race: the step writes rank 0's chunk 0 of T, .* reads",
+    ),
     (pair(CIRCLE, CIRCLE), "deadlock.*gpu 0, thread block 0, step 0"),
     (
         pair(*2 * [[Step("s", ("s", 0), HERE, 1), Step("r", HERE, HERE, 1)]]),
