@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -27,16 +28,19 @@ from unisono.base.records import GivenUp
 from unisono.engine import rank as rank_module
 from unisono.engine.compile.compile_schedule import compile_schedule
 from unisono.engine.compile.program import STEP_BITS, LineWord, Lowering, PlanWord
+from unisono.engine.memory.board import LINE
 from unisono.engine.process.alive import may_read, read_word, start_ticks
 from unisono.ranks.group import group as group_module
 from unisono.schedule.algorithms.catalogue import CATALOGUE
 
 ALL = Config(cross_memory_bytes=1, look_up_s=0.005)
 SIZES = (1, 2, 3, 7, 64, 1000, 4097, 100_003, 500_001)
+Crossing = Callable[[int], unisono.World]
+DTYPES = ("float32", "float64", "bfloat16", "int8", "int64")
 
 
 @pytest.fixture(scope="module")
-def crossing() -> Iterator[Callable[[int], unisono.World]]:
+def crossing() -> Iterator[Crossing]:
     """A world of so many ranks in which every private tensor crosses."""
     with ExitStack() as stack:
         yield cache(lambda size: stack.enter_context(unisono.World(size, timeout_s=60, config=ALL)))
@@ -54,38 +58,33 @@ def lowerings(group: unisono.Group | None = None) -> set[str]:
     return found
 
 
+CALLS = {
+    **{f"{op} {dtype}": ("all_reduce", dtype, op) for op in ("sum", "max") for dtype in DTYPES},
+    **{form: (form, "float32", "-") for form in ("all_gather_single", "all_to_all_single")},
+}
+
+
 @pytest.mark.sampled
-@pytest.mark.parametrize("op", ["sum", "max"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8", "int64"])
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_sums_are_exact(crossing: Callable[[int], unisono.World], ranks: int, dtype: str, op: str) -> None:
+def test_results_are_right(crossing: Crossing, ranks: int, call: str) -> None:
+    """Twice, planned and then from the shortcut; blocks also in the background."""
+    form, dtype, op = CALLS[call]
+
     def work() -> None:
         unisono.barrier()
         lowerings()
-        for count, seed in product(SIZES, range(2)):  # planned, then from the shortcut
-            check(Case("all_reduce", dtype, op, count, seed=seed, exact=True))
-        assert lowerings() == {"cross memory, in place"}
-        forget()
-
-    crossing(ranks).run(work)
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_blocks_arrive(crossing: Callable[[int], unisono.World], ranks: int) -> None:
-    def work() -> None:
-        unisono.barrier()
-        lowerings()
-        for count, later, form in product(SIZES, (False, True), ("all_gather_single", "all_to_all_single")):
-            check(Case(form, "float32", "-", count, async_op=later))
-        assert lowerings() == {"cross memory"}
+        for count, again in product(SIZES, range(2)):
+            later = form != "all_reduce" and again == 1
+            check(Case(form, dtype, op, count, seed=again, exact=True, async_op=later))
+        assert lowerings() == {"cross memory" + ", in place" * (form == "all_reduce")}
         forget()
 
     crossing(ranks).run(work)
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_every_algorithm_of_all_reduce(crossing: Callable[[int], unisono.World], ranks: int) -> None:
+def test_every_algorithm_of_all_reduce(crossing: Crossing, ranks: int) -> None:
     def work() -> None:
         for name, count in product(algorithms("all_reduce"), (5, 100_003)):
             check(Case("all_reduce", "float32", "sum", count, exact=True), name)
@@ -93,70 +92,67 @@ def test_every_algorithm_of_all_reduce(crossing: Callable[[int], unisono.World],
     crossing(ranks).run(work)
 
 
-def in_part() -> list[set[str]]:
-    """What stays staged; and a sub-group."""
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    unisono.barrier()
-    lowerings()
-    tensor = values(rank, 1000)
-    unisono.broadcast(tensor, 1)
-    assert torch.equal(tensor, values(1, 1000))
-    outputs = [torch.zeros(1000) for _ in range(size)]
-    unisono.all_gather(outputs, values(rank, 1000))
-    assert all(torch.equal(output, values(peer, 1000)) for peer, output in enumerate(outputs))
-    seen = [lowerings()]
-    group = unisono.new_group([2, 0])
-    if rank in (0, 2):
-        unisono.barrier(group=group)
-        tensor = values(rank, 1000)
-        unisono.all_reduce(tensor, group=group)
-        assert torch.equal(tensor, values(0, 1000) + values(2, 1000))
-        seen.append({plan.record.lowering for plan in group.plans.values() if plan.record.collective == "all_reduce"})
-    return seen
+def test_sub_groups_cross_but_not_broadcasts(crossing: Crossing) -> None:
+    def work() -> list[set[str]]:
+        rank = unisono.get_rank()
+        unisono.barrier()
+        lowerings()
+        check(Case("broadcast", "float32", "-", 1000, root=1))
+        check(Case("all_gather", "float32", "-", 1000))
+        seen = [lowerings()]
+        group = unisono.new_group([2, 0])
+        if rank in (0, 2):
+            unisono.barrier(group=group)
+            tensor = values(rank, 1000)
+            unisono.all_reduce(tensor, group=group)
+            assert torch.equal(tensor, values(0, 1000) + values(2, 1000))
+            seen.append(lowerings(group))
+        return seen
 
-
-def test_sub_groups_cross_but_not_broadcasts(crossing: Callable[[int], unisono.World]) -> None:
     crosses = [{"staged", "staged, in place"}, {"cross memory, in place"}]
-    assert crossing(3).run(in_part) == [crosses, crosses[:1], crosses]
+    assert crossing(3).run(work) == [crosses, crosses[:1], crosses]
+
+
+def all_reduced(count: int, group: unisono.Group | None = None, **how: Any) -> None:
+    """Make a call, and check the result."""
+    tensor = values(unisono.get_rank(), count)
+    work = unisono.all_reduce(tensor, group=group, **how)
+    if work is not None:
+        work.wait()
+    assert torch.equal(tensor, sum(values(peer, count) for peer in range(unisono.get_world_size())))
+
+
+def line(rank: int) -> memoryview:
+    """A rank's control line."""
+    arena = unisono.init().engine.arena
+    return arena.words(arena.control(rank), LINE // 8)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @in_new_world("ranks", config=ALL)
 def test_one_refused_rank_makes_all_stage(ranks: int) -> None:
     """Rank 1 may not read its peers. The others may learn it from the first call, and know it in the next."""
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    seen = []
+    seen, rank = [], unisono.get_rank()
     with patch.object(rank_module, "may_read", side_effect=lambda *_: rank != 1):
-        group = unisono.new_group(range(size))
+        group = unisono.new_group(range(ranks))
     for count in (1000, 2000):
         for how in ({}, {"async_op": True}):
             for _ in range(3):
-                tensor = values(rank, count)
-                work = unisono.all_reduce(tensor, group=group, **how)
-                if work is not None:
-                    work.wait()
-                assert torch.equal(tensor, sum(values(peer, count) for peer in range(size)))
+                all_reduced(count, group, **how)
         seen.append(lowerings(group))
     assert seen[0] - {"cross memory, in place"} == seen[1] == {"staged, in place"}
 
 
-@pytest.mark.parametrize("where", ["foreground", "background", "checked"])
+@pytest.mark.parametrize("how", [{}, {"async_op": True}, {"timeout_s": 30}], ids=str)
 @in_new_world(3, config=ALL)
-def test_tensors_out_of_reach_are_staged(where: str) -> None:
+def test_tensors_out_of_reach_are_staged(how: dict[str, Any]) -> None:
     """Rank 0's tensor lies where no system call reaches it, as memory of a device does."""
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    group = unisono.init()
     unisono.barrier()
-    make = {"foreground": {}, "background": {"async_op": True}, "checked": {"timeout_s": 30}}[where]
     for turn in range(6):
-        tensor = values(rank, 1000)
-        if rank == 0 and turn == 3:
+        if unisono.get_rank() == 0 and turn == 3:
             # It stands in for such memory: its own process is not found any more, either.
-            group.engine._lines[0][LineWord.PID] = (1 << 31) - 1
-        work = unisono.all_reduce(tensor, **make)
-        if work is not None:
-            work.wait()
-        assert torch.equal(tensor, sum(values(peer, 1000) for peer in range(size))), turn
+            line(0)[LineWord.PID] = (1 << 31) - 1
+        all_reduced(1000, **how)
     assert "staged, in place" in lowerings()
 
 
@@ -192,11 +188,11 @@ def enter_only(tensor: torch.Tensor, output: torch.Tensor) -> None:
     """Pass the gate of the latest call, made once more on these tensors, as the kernel would, and do no more."""
     group = unisono.init()
     plan = [plan for plan in group.plans.values() if plan.record.collective != "barrier"][-1]
-    number, line = group.engine.call_number, group.engine._lines[group.rank]
+    number, mine = group.engine.call_number, line(group.rank)
     odd = number & 1
-    line[LineWord.IN_OFFSET + odd], line[LineWord.OUT_OFFSET + odd] = tensor.data_ptr(), output.data_ptr()
-    line[LineWord.SIGNATURE + odd] = plan.words[PlanWord.SIGNATURE]
-    line[LineWord.NUMBER + odd] = number
+    mine[LineWord.IN_OFFSET + odd], mine[LineWord.OUT_OFFSET + odd] = tensor.data_ptr(), output.data_ptr()
+    mine[LineWord.SIGNATURE + odd] = int(plan.words[PlanWord.SIGNATURE])
+    mine[LineWord.NUMBER + odd] = number
 
 
 def dies(folder: Path) -> None:
@@ -234,13 +230,13 @@ def test_data_of_a_rank_that_gives_up_is_refused() -> None:
         with pytest.raises(PeerFailed, match=r"rank 1 gave up .*: it is a test"):
             unisono.all_gather_single(output, tensor)
         return
-    before = group.engine._lines[0][LineWord.PROGRESS]
+    before = line(0)[LineWord.PROGRESS]
     enter_only(tensor, output)
-    until(lambda: bool(group.engine._lines[0][LineWord.PROGRESS] > before))
+    until(lambda: line(0)[LineWord.PROGRESS] > before)
     number = group.engine.call_number
     group.engine.arena.board(1).set_gave_up(GivenUp(number, reason="it is a test"))
-    group.engine._sign_off(inline=False)
-    group.engine._lines[1][LineWord.PROGRESS] += 1 << STEP_BITS
+    group.engine.sign_off(inline=False)
+    line(1)[LineWord.PROGRESS] += 1 << STEP_BITS
 
 
 @in_new_world(2, config=ALL, all_give=True)

@@ -52,22 +52,11 @@ def test_every_kernel_equals_torch(dtype: str, op: str) -> None:
                 guards = torch.cat([tensor[:GUARD].view(torch.uint8), tensor[GUARD + count :].view(torch.uint8)])
                 assert not guards.any()
             assert all(map(same_bits, inputs, before))
-
-
-@each("dtype, op", PAIRS)
-def test_any_input_may_be_the_output(dtype: str, op: str) -> None:
-    for own in range(3):
-        inputs = data(dtype, 3, 131, seed=own)
+    for own in range(3):  # an input is an output, too; elements are aligned, vectors are not
+        inputs = [tensor[own + 1 :] for tensor in data(dtype, 3, 132 + own, seed=own)]
         want = expected(op, True, inputs)
         run(op, True, inputs, [inputs[own], torch.empty_like(want)], 3)
-        assert same_bits(inputs[own], want)
-
-
-@each("dtype", DTYPES)
-def test_inputs_need_element_alignment_only(dtype: str) -> None:
-    for shift in range(1, 5):
-        inputs = [tensor[shift:] for tensor in data(dtype, 3, 200 + shift, seed=shift)]
-        assert same_bits(result("sum", False, inputs), expected("sum", False, inputs))
+        assert same_bits(inputs[own], want), own
 
 
 SPECIAL = [0.0, -0.0, 1.0, -1.5, float("inf"), -float("inf"), float("nan")]

@@ -16,10 +16,10 @@ import torch
 
 import unisono
 from tests.conftest import examples
+from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
 from tests.support.waiting import until
-from tests.support.worlds import Worlds
 from unisono.base.config import Config
 from unisono.engine.clock import slow_yield_cycles
 from unisono.engine.compile.program import AT_ONCE, IN_TIME, LEARNED_WORDS, WAITING, LineWord, StateWord
@@ -77,28 +77,39 @@ def test_one_slow_yield_is_ignored() -> None:
     assert sleep_until == 0
 
 
-def wait_for_the_last(seconds: float) -> tuple[float, float]:
-    """Processor time and time of an all_reduce whose last rank comes late, on this rank."""
+def last_of_all_is_late(seconds: float) -> None:
+    """An all_reduce whose last rank comes late."""
     rank, size = unisono.get_rank(), unisono.get_world_size()
     x = torch.tensor([float(rank)])
-    unisono.barrier()
-    cpu, begin = time.thread_time(), time.perf_counter()
     if rank == size - 1:
         time.sleep(seconds)  # the delay is what is tested
     unisono.all_reduce(x)
     assert x.item() == sum(range(size))
-    return time.thread_time() - cpu, time.perf_counter() - begin
 
 
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_long_wait_leaves_the_processor(worlds: Worlds, ranks: int) -> None:
-    for cpu, wall in worlds(ranks).run(wait_for_the_last, 0.8):
-        assert cpu < 0.5 * wall
+@pytest.mark.ranks(2, 3)
+def test_long_wait_leaves_the_processor() -> None:
+    unisono.barrier()
+    cpu, begin = time.thread_time(), time.perf_counter()
+    last_of_all_is_late(0.8)
+    assert time.thread_time() - cpu < 0.5 * (time.perf_counter() - begin)
 
 
-def count_looks(seconds: float) -> int:
-    """How often this rank looks at its peers while the last rank is late by so many seconds."""
+@pytest.mark.ranks(2, 4)
+def test_write_wakes_the_sleeper() -> None:
+    """All ranks but the last wait for it, longer than they spin or yield."""
+    words = unisono.init().engine.words
+    usual, words[StateWord.LOOK_UP_NS] = words[StateWord.LOOK_UP_NS], 60 * 10**9  # only a wake-up ends their sleep
+    for _ in range(10):
+        began = time.perf_counter()
+        last_of_all_is_late(0.02)
+        assert time.perf_counter() - began < 10
+    words[StateWord.LOOK_UP_NS] = usual
+
+
+@in_new_world(2, config=Config(look_up_s=0.002))
+def test_long_wait_looks_at_peers_less_often() -> None:
     from unisono.ranks.failures.attend import Watch
 
     looks, look = [0], Watch.look
@@ -108,72 +119,59 @@ def count_looks(seconds: float) -> int:
         look(watch, waiting_for, waited_s, allowed_s)
 
     unisono.barrier()
-    Watch.look = counted
+    Watch.look = counted  # type: ignore[method-assign]
     if unisono.get_rank():
-        time.sleep(seconds)  # the delay is what is tested
+        time.sleep(1.0)  # the delay is what is tested
     unisono.barrier()
-    return looks[0]
-
-
-def test_long_wait_looks_at_peers_less_often() -> None:
-    with unisono.World(2, timeout_s=60, config=unisono.Config(look_up_s=0.002)) as world:
-        looks = world.run(count_looks, 1.0)[0]
-    assert 10 < looks < 300  # of 500 looks every 2 ms; each of them lasts
-
-
-def hurried(seed: int, calls: int, spins: int) -> list[float]:
-    """Small calls back to back, each rank now and then late by a time of its own. Odd ranks sleep, the others yield."""
-    group = unisono.init()
-    state = group.engine._state
-    state[StateWord.SPINS] = state[StateWord.LEARNED] = spins
-    state[StateWord.LEARNED + 2] = NEVER if group.rank % 2 else 0
-    draw, x, results = random.Random(seed + group.rank), torch.zeros(3), []
-    for number in range(calls):
-        if draw.random() < 0.1:
-            until = time.perf_counter() + draw.random() * 0.002
-            while time.perf_counter() < until:
-                pass
-        x.copy_(torch.tensor([1.0, number, group.rank + number]))
-        unisono.all_reduce(x)
-        results += x.tolist()
-    return results
+    assert unisono.get_rank() or 10 < looks[0] < 300  # of 500 looks every 2 ms; each of them lasts
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("spins", [0, 1, 2000])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_no_rank_waits_for_ever(ranks: int, spins: int) -> None:
-    calls = examples(2000)
-    expected = [v for n in range(calls) for v in (ranks, ranks * n, ranks * n + sum(range(ranks)))]
-    seen = unisono.run(hurried, ranks, (7, calls, spins), timeout_s=60)
-    assert all(each == expected for each in seen)
+@pytest.mark.parametrize(("ranks", "calls"), [(2, examples(2000)), (4, examples(2000))])
+@in_new_world("ranks")
+def test_no_rank_waits_for_ever(ranks: int, calls: int, spins: int) -> None:
+    """Small calls back to back, each rank now and then late by a time of its own. Odd ranks sleep, the others yield."""
+    rank, words = unisono.get_rank(), unisono.init().engine.words
+    words[StateWord.SPINS] = words[StateWord.LEARNED] = spins
+    words[StateWord.LEARNED + 2] = NEVER if rank % 2 else 0
+    draw, x = random.Random(7 + rank), torch.zeros(3)
+    for number in range(calls):
+        if draw.random() < 0.1:
+            end = time.perf_counter() + draw.random() * 0.002
+            while time.perf_counter() < end:
+                pass
+        x.copy_(torch.tensor([1.0, number, rank + number]))
+        unisono.all_reduce(x)
+        assert x.tolist() == [ranks, ranks * number, ranks * number + sum(range(ranks))]
 
 
-def asleep_early(when: int) -> bool:
-    """Whether rank 0 says that it sleeps, when it has waited for 50 µs for rank 1. when: see `StateWord.SLEEPS`."""
+@pytest.mark.ranks(2)
+def test_rank_sleeps_at_once_only_by_its_state() -> None:
+    """How often rank 0 says that it sleeps, when it has waited for 50 µs for rank 1. See `StateWord.SLEEPS`."""
     group, x = unisono.init(), torch.ones(37)
     unisono.all_reduce(x)
     if group.rank:
         unisono.recv(x.clone(), 0)
         unisono.all_reduce(x)
-        return False
+        return
     plan = next(plan for plan in group.plans.values() if plan.nbytes == x.nbytes)
-    words, says = group.engine.words, group.engine.arena.control(1)
-    usual, words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = words[StateWord.LOOK_UP_NS], when, 50_000
-    asleep = False
-    for _ in range(1 if when == IN_TIME else 100):  # the system may keep the rank from its processor for these 50 µs
-        words[StateWord.WAITED_NS] = 0
+    words, asleep = group.engine.words, group.engine.arena.control(1) + 8 * LineWord.ASLEEP
+    usual = {word: words[word] for word in (StateWord.LOOK_UP_NS, StateWord.SPINS, StateWord.LEARNED)}
+    words[StateWord.LOOK_UP_NS], words[StateWord.SPINS], sleeps = 50_000, Config().spins, {IN_TIME: 0, AT_ONCE: 0}
+    for when in [IN_TIME] * 100 + [AT_ONCE] * 100:  # the system may keep the rank from its processor for longer
+        words[StateWord.SLEEPS], words[StateWord.WAITED_NS] = when, 0
+        words[StateWord.LEARNED], words[StateWord.LEARNED + 2] = Config().spins, 0
+        ctypes.c_int32.from_address(asleep).value = 0
         assert group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state) == WAITING | 1 << 8
-        asleep = asleep or ctypes.c_int32.from_address(says + 8 * LineWord.ASLEEP).value == 1
-    words[StateWord.SLEEPS], words[StateWord.LOOK_UP_NS] = IN_TIME, usual
+        sleeps[when] += ctypes.c_int32.from_address(asleep).value
+    for word, value in {**usual, StateWord.SLEEPS: IN_TIME}.items():
+        words[word] = value
     unisono.send(x, 1)
     while group.run(plan.address, x.data_ptr(), x.data_ptr(), group.state):
         pass
-    return asleep
-
-
-def test_rank_sleeps_at_once_only_by_its_state(worlds: Worlds) -> None:
-    assert [worlds(2).run(asleep_early, when)[0] for when in (IN_TIME, AT_ONCE)] == [False, True]
+    assert sleeps[IN_TIME] < 50
+    assert sleeps[AT_ONCE]
 
 
 def yields_on_one_processor(times: int) -> list[int]:
@@ -190,88 +188,40 @@ def test_slow_yield_on_a_shared_processor() -> None:
     assert sorted(one + two)[20] < 3 * alone
 
 
-def poller_of(slots: int) -> Poller:
-    return Poller(slots, most_spins=0, asleep=_asleep.ctypes.data)
-
-
-_asleep = np.zeros(1, np.int64)
-
-
-def test_unwatched_memory_outlives_a_wait() -> None:
-    poller, memory = poller_of(1), np.zeros(1, np.int64)
-    gone = weakref.ref(memory)
+@pytest.mark.parametrize("unwatched", ["early", "late"])
+def test_memory_outlives_waits_that_read_it(unwatched: str) -> None:
+    """Early: before a thread begins to wait. Then the poller keeps it no longer."""
+    asleep, memory = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    poller, gone = Poller(1, most_spins=0, asleep=asleep.ctypes.data), weakref.ref(memory)
     poller.watch(0, (memory.ctypes.data, ZERO, memory))
-    thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
-    thread.start()
-    until(lambda: bool(poller._waiting))
     del memory
+    thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
+    if unwatched == "early":
+        poller.watch(0, None)
+    thread.start()
+    until(lambda: asleep[0])
+    assert (gone() is None) == (unwatched == "early")
     poller.watch(0, None)
-    assert gone() is not None
+    assert (gone() is None) == (unwatched == "early")
     poller.wake()
     thread.join()
     poller.watch(0, None)
     assert gone() is None
 
 
-def test_later_wait_does_not_keep_memory() -> None:
-    poller, memory = poller_of(2), [np.zeros(1, np.int64) for _ in range(2)]
-    gone = [weakref.ref(one) for one in memory]
-    for slot in (0, 1):
-        poller.watch(slot, (memory[slot].ctypes.data, ZERO, memory[slot]))
-    poller.watch(0, None)
-    thread = threading.Thread(target=poller.wait, args=(poller.wakeups, 0.0, 20.0))
-    thread.start()
-    until(lambda: bool(poller._waiting))
-    memory.clear()
-    poller.watch(1, None)
-    assert [ref() is None for ref in gone] == [True, False]
-    poller.wake()
-    thread.join()
-
-
-def ends_a_wait(late_s: float) -> float:
-    """All ranks but the last wait for it, longer than they spin or yield; how long this rank was in the call."""
-    rank, size = unisono.get_rank(), unisono.get_world_size()
-    state = unisono.init().engine._state
-    state[StateWord.LOOK_UP_NS] = 60 * 10**9  # the kernel does not return to look: only a wake-up ends its sleep
-    x, began = torch.tensor([float(rank)]), time.perf_counter()
-    if rank == size - 1:
-        time.sleep(late_s)  # the delay is what is tested
-    unisono.all_reduce(x)
-    took = time.perf_counter() - began
-    state[StateWord.LOOK_UP_NS] = 20 * 10**6
-    assert x.item() == sum(range(size))
-    return took
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_write_wakes_the_sleeper(worlds: Worlds, ranks: int) -> None:
-    def work() -> list[float]:
-        return [ends_a_wait(0.02) for _ in range(10)]
-
-    for took in worlds(ranks).run(work):
-        assert max(took) < 10
-
-
-def messages_at_a_distance(late_s: float, turns: int) -> float:
-    """A message to and fro, each side late in turn, so that the other sleeps."""
-    group = unisono.init()
-    rank, peer = group.rank, 1 - group.rank
-    began, x = time.perf_counter(), torch.zeros(100_001)
-    for turn in range(turns):
-        if turn % 2 == rank:
-            time.sleep(late_s)  # the delay is what is tested
-            unisono.send(torch.full((100_001,), float(turn)), peer)
-        else:
-            unisono.recv(x, peer)
-            assert x[-1] == turn
-    return time.perf_counter() - began
-
-
+@in_new_world(2, config=Config(look_up_s=30.0))
 def test_late_messages_wake_their_receivers() -> None:
-    """Also those that do not fit into a ring: then the sender sleeps until there is room."""
-    with unisono.World(2, config=unisono.Config(look_up_s=30.0), timeout_s=60) as world:
-        assert max(world.run(messages_at_a_distance, 0.01, 20)) < 25
+    """To and fro, each side late in turn, so that the other sleeps; a sender also until there is room in its ring."""
+    rank = unisono.get_rank()
+    began, x = time.perf_counter(), torch.zeros(100_001)
+    for turn in range(20):
+        if turn % 2 == rank:
+            time.sleep(0.01)  # the delay is what is tested
+            unisono.send(torch.full((100_001,), float(turn)), 1 - rank)
+        else:
+            unisono.recv(x, 1 - rank)
+            assert x[-1] == turn
+    assert time.perf_counter() - began < 25
 
 
 BOUND = """

@@ -135,9 +135,6 @@ def tells_and_looks(memory: Memory) -> bool:
     return board(memory).proposal is not None
 
 
-# Logs
-
-
 def calls(memory: Memory) -> CallLog:
     return CallLog(Page(memory, BEGIN, log_bytes(4)))  # type: ignore[arg-type]
 
@@ -334,7 +331,7 @@ class Case(NamedTuple):
     reader: str = "order acquire"
 
 
-FIVE_CALLS = lambda m: call(m, 1, 2, 3, 4)  # noqa: E731  a row's
+FOUR_CALLS = lambda m: call(m, 1, 2, 3, 4)  # noqa: E731  a row's
 SCENES = {
     "record": Case(published(lambda m: board(m).set_gave_up(GAVE_UP[1]), lambda m: board(m).set_gave_up(GAVE_UP[2]),
         lambda m: board(m).gave_up in GAVE_UP)),
@@ -357,11 +354,11 @@ SCENES = {
         lambda m: is_a_rank(Page(m, BEGIN, LINE).cast("Q"), board(m), CALL))),
     "image of a rank": Case(published(nothing, enter_call_and_leave, reads_a_rank)),
     "news": Case(published(nothing, lambda m: Sentinel(m).depart(0, DepartureKind.DIED, "died"), sees_departure)),
-    "calls": Case(published(FIVE_CALLS, lambda m: call(m, 5, 6, 7, ended=7), are_calls)),
-    "calls of a kernel": Case(published(FIVE_CALLS, lambda m: [call_by_kernel(m), end_by_kernel(m)], are_calls)),
-    "call that an error ends": Case(published(FIVE_CALLS, lambda m: [call_by_kernel(m), calls(m).leave(7, 75)],
+    "calls": Case(published(FOUR_CALLS, lambda m: call(m, 5, 6, 7, ended=7), are_calls)),
+    "calls of a kernel": Case(published(FOUR_CALLS, lambda m: [call_by_kernel(m), end_by_kernel(m)], are_calls)),
+    "call that an error ends": Case(published(FOUR_CALLS, lambda m: [call_by_kernel(m), calls(m).leave(7, 75)],
         are_calls), "order"),
-    "call of a background thread": Case(published(FIVE_CALLS, lambda m: [call_by_kernel(m),
+    "call of a background thread": Case(published(FOUR_CALLS, lambda m: [call_by_kernel(m),
         calls(m).mark_background(7)], are_calls), "order"),
     "note": Case(published(lambda m: registry(m).set_group(1, GROUPS[0]), lambda m: note(m, removes=False),
         lambda m: {*registry(m).groups()} <= {*GROUPS})),

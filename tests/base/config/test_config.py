@@ -29,19 +29,30 @@ def test_without_an_environment_it_is_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("name", "text", "value"),
-    [("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("inline_bytes", "4096", 4096), ("spins", "7", 7)],
-)
-def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: float) -> None:
+    [
+        ("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("inline_bytes", "4096", 4096),
+        ("spins", "7", 7), ("link", "1Gbit,2ms", Link(2e-3, 125e6)),
+    ],
+)  # fmt: skip
+def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: Any) -> None:
     monkeypatch.setenv(environment_name(name), text)
     assert Config.from_env() == Config(**{name: value})
 
 
 @pytest.mark.parametrize(
-    ("variable", "text"), [("UNISONO_TIMEOUT_S", "soon"), ("UNISONO_HEAP_BYTES", "1 apple"), ("UNISONO_SPINS", "2KiB")]
+    ("variable", "text", "expected"),
+    [
+        ("UNISONO_TIMEOUT_S", "soon", ""),
+        ("UNISONO_HEAP_BYTES", "1 apple", ""),
+        ("UNISONO_SPINS", "2KiB", ""),
+        ("UNISONO_LINK", "fast", ", expected a link"),
+    ],
 )
-def test_settings_name_text_that_is_no_number(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
+def test_settings_name_text_that_is_no_value(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, expected: str
+) -> None:
     monkeypatch.setenv(variable, text)
-    with pytest.raises(ArgumentError, match=f"{variable}: got '{text}'"):
+    with pytest.raises(ArgumentError, match=f"{variable}: got '{text}'{expected}"):
         Config.from_env()
 
 
