@@ -20,7 +20,7 @@ from unisono.schedule.table import ADD, DCHUNK, SCHUNK, N, Schedule, T, X, expan
 
 pytestmark = pytest.mark.quick
 
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+PROPERTY = settings(max_examples=60)
 DUALS = ["broadcast", "reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"]
 
 

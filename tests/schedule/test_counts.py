@@ -110,7 +110,7 @@ def test_bounds_of_hosts_by_hand(collective: str, root: int, bounds: Bounds) -> 
 EVERY = [*CORES] * (len(CATALOGUE) // len(CORES)) + [*CATALOGUE]
 
 
-@settings(max_examples=160, deadline=None)
+@settings(max_examples=160)
 @given(
     st.lists(st.integers(0, 3), min_size=2, max_size=9),
     st.sampled_from(EVERY),

@@ -39,7 +39,7 @@ def test_every_form_is_proved(text: str, collective: str, core: str) -> None:
         check(table)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.sampled_from(NAMES), st.data())
 def test_any_map_will_do(names: list[int], form: tuple[str, str], data: st.DataObject) -> None:
     hosts, (collective, core) = Hosts.of(names), form

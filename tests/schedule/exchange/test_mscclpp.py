@@ -17,8 +17,6 @@ from unisono.schedule import ROOTED, Schedule, X, Y, prove, spread
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import msccl, mscclpp
 
-pytestmark = pytest.mark.quick
-
 Plan = dict[str, Any]
 
 
