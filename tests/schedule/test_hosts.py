@@ -26,22 +26,21 @@ def test_hosts_are_parsed(text, members, shown):
     assert (Hosts.parse(text).members, Hosts.parse(text).text) == (members, shown)
 
 
-@each("text", ["", "x", "0x2", "2x0", "3+0", "2x2x2", "2x3+1", "2x2:random", "-1", "9" * 5000])
-def test_invalid_hosts_are_refused(text):
-    with pytest.raises(ArgumentError, match="expected text such as 4x8"):
-        Hosts.parse(text)
+TEXTS = "", "x", "0x2", "2x0", "3+0", "2x2x2", "2x3+1", "2x2:random", "-1", "9" * 5000
+MANY = "1000000x1000000", "65536+1", "2x999999999999999:round_robin"
+MAPS = (), ((),), ((1, 0),), ((0, 2),), ((1,), (0,)), ((0,), (0,)), ((0,), ())
+REFUSED = [
+    (Hosts.parse, TEXTS, "expected text such as 4x8"),
+    (Hosts.parse, MANY, "expected at most 65,536"),
+    (Hosts, MAPS, "each of the ranks"),
+]
 
 
-@each("text", ["1000000x1000000", "65536+1", "2x999999999999999:round_robin"])
-def test_too_many_ranks(text):
-    with pytest.raises(ArgumentError, match="expected at most 65,536"):
-        Hosts.parse(text)
-
-
-@each("members", [(), ((),), ((1, 0),), ((0, 2),), ((1,), (0,)), ((0,), (0,)), ((0,), ())])
-def test_invalid_maps_are_refused(members):
-    with pytest.raises(ArgumentError, match="each of the ranks"):
-        Hosts(members)
+@each("make, values, message", REFUSED)
+def test_invalid_hosts_are_refused(make, values, message):
+    for value in values:
+        with pytest.raises(ArgumentError, match=message):
+            make(value)
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))

@@ -124,15 +124,11 @@ def test_last_block_shows_the_promised_result(algorithm: Algorithm) -> None:
                 assert numbers(shown, "+") == who
 
 
-def test_reads_see_the_state_before_the_round() -> None:
-    story = film(trace(lambda r, p: [send(r, (r + 1) % p, 0)], 3, 1, "all_reduce"))
-    assert [story.states()[-1][rank, 0, 0] for rank in range(3)] == [((2, 0),), ((0, 0),), ((1, 0),)]
-
-
-def test_unwritten_slots_are_empty() -> None:
-    story = film(trace(lambda r, p: [send(1, 0, 0)], 2, 1, "broadcast"))
-    assert story.frames[0].moves[0].carries == ()
-    assert story.states()[-1][0, 0, 0] == ()
+def test_film_reads_the_state_before_the_round() -> None:
+    states = film(trace(lambda r, p: [send(r, (r + 1) % p, 0)], 3, 1, "all_reduce")).states()
+    assert [states[-1][rank, 0, 0] for rank in range(3)] == [((2, 0),), ((0, 0),), ((1, 0),)]
+    empty = film(trace(lambda r, p: [send(1, 0, 0)], 2, 1, "broadcast"))
+    assert (empty.frames[0].moves[0].carries, empty.states()[-1][0, 0, 0]) == ((), ())
 
 
 def test_meaningless_tables_are_refused() -> None:

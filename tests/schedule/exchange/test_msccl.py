@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.schedule.exchange.files import FILES, Step, all_gather, file, fused_ring
-from tests.schedule.exchange.interpreter import interpret
+from tests.schedule.exchange.files import FILES, Step, all_gather, file, fused_ring, interpret
 from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
 from unisono.schedule import Schedule, T, X, Y, prove, send, trace

@@ -1,6 +1,10 @@
-"""MSCCL++'s execution plans: what its DSL writes is read and proved, what is wrong or no table is refused."""
+"""MSCCL++'s execution plans: what its DSL writes is read and proved, what is wrong or no table is refused.
+
+And what is written is read again as it was, in both formats, for all algorithms.
+"""
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -9,9 +13,9 @@ import pytest
 
 from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
-from unisono.schedule import Schedule, X, Y, prove
+from unisono.schedule import ROOTED, Schedule, X, Y, prove, spread
 from unisono.schedule.algorithms import CATALOGUE
-from unisono.schedule.exchange import mscclpp
+from unisono.schedule.exchange import msccl, mscclpp
 
 Plan = dict[str, Any]
 
@@ -183,3 +187,25 @@ def test_wrong_plans_are_refused(error: type[UnisonoError], changes: Changes) ->
 def test_texts_without_a_plan_are_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"plan\.json"):
         mscclpp.read(text.encode(), "plan.json")
+
+
+def without_note(text: str) -> str:
+    if text.startswith("<"):
+        return re.sub("<!--.*?-->", "", text, flags=re.DOTALL)
+    return json.dumps({key: value for key, value in json.loads(text).items() if key != "unisono_table"})
+
+
+LONG = [pytest.param(ranks, marks=pytest.mark.long) for ranks in range(6, 17)]
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 6), *LONG])
+def test_round_trips_are_identical(ranks: int) -> None:
+    for algorithm in CATALOGUE.values():
+        for root in ({0, ranks - 1} if algorithm.collective in ROOTED else {0}) if algorithm.allows(ranks) else ():
+            table = spread(algorithm.schedule(ranks, root))
+            for format_ in (msccl, mscclpp):
+                text = format_.write(table)
+                assert format_.read(text.encode(), "file").digest == table.digest, table.name
+                plain = format_.read(without_note(text).encode(), "file")
+                assert (plain.collective, plain.result, plain.root) == (table.collective, table.result, root)
+                assert prove(plain).same_bits == prove(table).same_bits, table.name

@@ -61,10 +61,6 @@ def test_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch, busy: fl
     assert ("other programs used" in said) == (busy > 0)
 
 
-def _trials(call: str, nbytes: int) -> list[Trial]:
-    return [Trial(call, nbytes, library=library) for library in LIBRARIES]
-
-
 def _wrong(folder: str, fault: str) -> list[int]:
     calls = 0
     first = torch.zeros(2000)
@@ -85,7 +81,8 @@ def _wrong(folder: str, fault: str) -> list[int]:
 
     unisono.all_reduce = faulty  # type: ignore[assignment]
     try:
-        return [one.wrong for one in compare(_trials("all_reduce", 8000), 1, 0.0, folder)]
+        trials = [Trial("all_reduce", 8000, library=library) for library in LIBRARIES]
+        return [one.wrong for one in compare(trials, 1, 0.0, folder)]
     finally:
         unisono.all_reduce = all_reduce
 
