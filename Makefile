@@ -64,7 +64,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff check
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/house/test_house.py tests/house/test_prose.py
+	$(BIN)/python -m pytest -m quick tests/house/test_house.py
 
 format: $(VENV)/ready
 	$(BIN)/ruff format

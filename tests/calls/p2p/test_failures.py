@@ -294,3 +294,20 @@ def test_interrupted_step_ends_the_group(hosts: str) -> None:
     assert group.engine.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
     until(work.is_completed)  # the thread has told it
     assert isinstance(work.exception(), PeerFailed)
+
+
+@pytest.mark.ranks(2, hosts="2x1")
+def test_late_sendrecv_leaves_no_receive() -> None:
+    """Its send has timed out. The next message is for the next receive."""
+    sent, target = torch.arange(LONG), torch.zeros(1)
+    if unisono.get_rank() == 0:
+        with pytest.raises(WaitTimeout):
+            p2p.sendrecv(sent, 1, torch.zeros(1), 1, timeout_s=0.03)
+        unisono.barrier()
+        p2p.recv(target, 1, timeout_s=DEADLINE_S / 2)
+        assert target.item() == 7.0
+    else:
+        unisono.barrier()
+        p2p.send(torch.full((1,), 7.0), 0)
+        p2p.recv(torch.empty_like(sent), 0)
+    unisono.barrier()
