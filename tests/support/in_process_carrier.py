@@ -109,8 +109,6 @@ class InProcessCarrier:
 
     def __init__(self, wires: Wires, rank: int) -> None:
         self._wires, self._rank, self._numbers = wires, rank, itertools.count(1)
-        self.given_up: list[Handle] = []
-        self.kept_moving: list[Handle] = []
         self.requests: dict[int, _Transfer | None] = {}
         self.fails, self.users = "", set[Any]()
         word = c.c_int64
@@ -153,7 +151,6 @@ class InProcessCarrier:
 
     def keep_moving(self, messages: Iterable[Handle]) -> None:
         """See `Carrier`. The test moves them."""
-        self.kept_moving += messages
 
     owes = False
 
@@ -189,7 +186,6 @@ class InProcessCarrier:
     def give_up(self, messages: Iterable[Handle]) -> None:
         """See `Carrier`. Receives are taken back."""
         for message in messages:
-            self.given_up.append(message)
             if isinstance(message, _Transfer):
                 self._wires.take_back(message)
 

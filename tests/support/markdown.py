@@ -1,10 +1,10 @@
 """Pages of Markdown as their blocks of code, and blocks run as a reader would run them."""
 
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(?P<info>\w[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -47,7 +47,6 @@ def run(block: Block, folder: Path) -> str:
     script = folder / "script.py"
     script.write_text(block.text)
     launcher = ["-m", "torch.distributed.run", "--standalone", *block.launcher] if block.launcher else []
-    words = [sys.executable, *launcher, str(script)]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = run_python(*launcher, script, cwd=folder)
     assert done.returncode == 0, f"{block}\n{done.stderr}"
     return done.stdout.replace(f"{folder}/", "")

@@ -1,13 +1,14 @@
 """Ranks of a program whose groups are watched, each a process of its own."""
 
-import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import Python
+
+ONE_PIPE = "import os; os.dup2(1, 2); "  # on the line of what follows: tests name lines
 HEAD = """
 import os, signal, sys, threading, time
 import torch, torch.distributed as dist
@@ -36,8 +37,8 @@ UNTIL_ALL_HAVE = """
 class Job:
     """Ranks that run one program, each a process."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory, self.ranks = directory, list[subprocess.Popen[str]]()
+    def __init__(self, python: Python, directory: Path) -> None:
+        self._python, self._directory, self.ranks = python, directory, list[subprocess.Popen[str]]()
 
     def start(
         self, size: int, body: str, *, before: str = "", unwatched: int = -1, elsewhere: int = -1, **environment: str
@@ -47,16 +48,12 @@ class Job:
         The program calls `unisono.watch`, unless UNISONO_WATCH is in the environment, which takes a new Python.
         """
         program = self._directory / "program.py"
-        program.write_text(before + HEAD + textwrap.dedent(body))
+        program.write_text(ONE_PIPE + before + HEAD + textwrap.dedent(body))
         for rank in range(size):
-            given = os.environ | ({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}) | environment
+            given = ({"UNISONO_HOST_ID": "another host"} if rank == elsewhere else {}) | environment
             watched = "by the variable" if "UNISONO_WATCH" in environment else "by a call"
-            meeting = f"file://{self._directory}/meeting"
-            words = [str(rank), str(size), meeting, "not" if rank == unwatched else watched]
-            command = [sys.executable, str(program), *words]
-            self.ranks.append(
-                subprocess.Popen(command, env=given, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            )
+            words = rank, size, f"file://{self._directory}/meeting", "not" if rank == unwatched else watched
+            self.ranks.append(self._python(program, *words, **given))
 
     def output(self, rank: int) -> str:
         """All that a rank prints, once it has ended."""
