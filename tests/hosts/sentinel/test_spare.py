@@ -34,12 +34,13 @@ def see_another(far: Far, before: int) -> None:
     until(lambda: far.sentinel_pid != before)
 
 
-def kill_both(fake: FakeHosts, host: int) -> None:
-    """Kill a sentinel and the process beside it; its ranks start both again."""
+def kill_both(fake: FakeHosts, host: int, *beside: Far) -> None:
+    """Kill a sentinel and the process beside it; its ranks, which see that at the same time, start both again."""
     before = sentinel_of(fake.far[host])
     spare_of(before)
     send_with_spare(fake.far[host], signal.SIGKILL)
-    see_another(fake.far[host], before)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda far: see_another(far, before), (fake.far[host], *beside)))
 
 
 def kill_spare(fake: FakeHosts, host: int) -> None:
@@ -87,11 +88,10 @@ def test_killed_again_and_again() -> None:
                 fake.arenas[fake.hosts.host_of(rank)].board(rank).set_call(turn, CallRecord("scan"))
                 dead[rank] = turn
                 fake.sleepers[rank].kill()
-            with ThreadPoolExecutor(1) as pool:
-                before = beside.sentinel_pid
-                looks = pool.submit(see_another, beside, before) if (kills, falls) == (kill_both, 1) else None
+            if (kills, falls) == (kill_both, 1):
+                kill_both(fake, 1, beside)
+            else:
                 kills(fake, falls)
-                assert looks is None or looks.result() is None
             until(lambda: sentinel_of(fake.far[1]) == sentinel_of(beside))
             until(lambda falls=falls, ticket=ticket: fake.far[falls].answered(ticket))
             for other in range(3):
@@ -111,6 +111,23 @@ def test_killed_again_and_again() -> None:
             assert gone.keys() == dead.keys()
             assert all(how.words == "was killed by signal 9 (SIGKILL)" for how in gone.values())
             assert far.cut_off is None
+        beside.close()
+
+
+def test_ranks_start_both_processes_again() -> None:
+    """Two ranks of the host see at the same time that both are gone."""
+    with FakeHosts("1+2", silent_s=SILENT_S) as fake:
+        beside = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], SILENT_S)
+        for turn in range(8):
+            for far in (*fake.far, beside):
+                far.register(8 + turn, fake.arenas[far is not fake.far[0]].end, [0, 1, 2])
+            fake.refresh(0, 8 + turn)
+            kill_both(fake, 1, beside)
+            assert sentinel_of(fake.far[1]) == beside.sentinel_pid
+            for far in (fake.far[1], beside):
+                far.forget(8 + turn)
+            fake.refresh(0, 8 + turn)
+            assert fake.far[0].left(1) is fake.far[1].left(0) is None
         beside.close()
 
 
