@@ -88,17 +88,6 @@ def test_pushes_arrive(**bad: float) -> None:
     assert net.sent == before
 
 
-def test_killed_processes_reuse_no_number() -> None:
-    """They begin from the same state, so their pages would count as old."""
-    net = FakeNetwork([(0,), (1,)], kills=True, registered=True)
-    net.run(0.1)
-    for number in (4, 5, 6):
-        net.memories[0].say(WORLD, 0, number)
-        net.kill(0)
-        net.run(0.1)
-        assert net.memories[1].said(WORLD, 0) == number
-
-
 def test_pages_of_many_groups_are_acknowledged() -> None:
     """Though no rank there ever uses these groups. The latest ones are kept."""
     net = FakeNetwork([(0,), (1,)])

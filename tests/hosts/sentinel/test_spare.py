@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.fake_hosts import WORLD, FakeHosts, send_with_spare, sentinel_of, spare_of
 from tests.support.waiting import until
-from unisono.base.records import DepartureKind, GivenUp
+from unisono.base.records import CallRecord, DepartureKind, GivenUp
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel.estate import Estate, turns_of
 
@@ -34,12 +34,13 @@ def see_another(far: Far, before: int) -> None:
     until(lambda: far.sentinel_pid != before)
 
 
-def kill_both(fake: FakeHosts, host: int) -> None:
-    """Kill a sentinel and the process beside it; its ranks start both again."""
+def kill_both(fake: FakeHosts, host: int, *beside: Far) -> None:
+    """Kill a sentinel and the process beside it; its ranks, which see that at the same time, start both again."""
     before = sentinel_of(fake.far[host])
     spare_of(before)
     send_with_spare(fake.far[host], signal.SIGKILL)
-    see_another(fake.far[host], before)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda far: see_another(far, before), (fake.far[host], *beside)))
 
 
 def kill_spare(fake: FakeHosts, host: int) -> None:
@@ -69,7 +70,7 @@ def test_killed_again_and_again() -> None:
     rng = random.Random(3)
     with FakeHosts("1+3+2", silent_s=SILENT_S) as fake:
         beside = Far(fake.arenas[1], fake.hosts, fake.hosts.members[1][0], fake.names[1], SILENT_S)
-        said, dead = [0, 0, 0], set[int]()
+        said, dead = [0, 0, 0], dict[int, int]()
         for turn in range(20):
             host, falls, group = rng.randrange(3), rng.randrange(3), 8 + turn
             kills = rng.choice([kill, kill_spare, kill_both])
@@ -83,14 +84,15 @@ def test_killed_again_and_again() -> None:
                 far.register(group, arena.end, range(6))
             ticket = fake.far[falls].ask(WORLD)
             if turn in (5, 10, 15):
-                dead.add(rng.choice([rank for rank in fake.sleepers if rank not in dead]))
-                for one in dead:
-                    fake.sleepers[one].kill()
-            with ThreadPoolExecutor(1) as pool:
-                before = beside.sentinel_pid
-                looks = pool.submit(see_another, beside, before) if (kills, falls) == (kill_both, 1) else None
+                rank = rng.choice([rank for rank in fake.sleepers if rank not in dead])
+                fake.arenas[fake.hosts.host_of(rank)].board(rank).set_call(turn, CallRecord("scan"))
+                dead[rank] = turn
+                fake.sleepers[rank].kill()
+            if (kills, falls) == (kill_both, 1):
+                kill_both(fake, 1, beside)
+            else:
                 kills(fake, falls)
-                assert looks is None or looks.result() is None
+            until(lambda: sentinel_of(fake.far[1]) == sentinel_of(beside))
             until(lambda falls=falls, ticket=ticket: fake.far[falls].answered(ticket))
             for other in range(3):
                 fake.refresh(other)
@@ -98,15 +100,34 @@ def test_killed_again_and_again() -> None:
                 for one, number in enumerate(said):
                     board = fake.arenas[other].board(fake.hosts.members[one][0])
                     assert board.gave_up.number == number, (turn, other, one)
+                for rank, call in dead.items():
+                    assert fake.arenas[other].board(rank).call(call) == CallRecord("scan")
             for far in (*fake.far, beside):
                 far.forget(group)
         until(lambda: all(far.is_free(8) for far in fake.far))
         for far in (*fake.far, beside):
             until(lambda far=far: all(far.left(rank) for rank in dead))
             gone = {rank: far.left(rank) for rank in range(6) if far.left(rank)}
-            assert gone.keys() == dead
+            assert gone.keys() == dead.keys()
             assert all(how.words == "was killed by signal 9 (SIGKILL)" for how in gone.values())
             assert far.cut_off is None
+        beside.close()
+
+
+def test_ranks_start_both_processes_again() -> None:
+    """Two ranks of the host see at the same time that both are gone."""
+    with FakeHosts("1+2", silent_s=SILENT_S) as fake:
+        beside = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], SILENT_S)
+        for turn in range(8):
+            for far in (*fake.far, beside):
+                far.register(8 + turn, fake.arenas[far is not fake.far[0]].end, [0, 1, 2])
+            fake.refresh(0, 8 + turn)
+            kill_both(fake, 1, beside)
+            assert sentinel_of(fake.far[1]) == beside.sentinel_pid
+            for far in (fake.far[1], beside):
+                far.forget(8 + turn)
+            fake.refresh(0, 8 + turn)
+            assert fake.far[0].left(1) is fake.far[1].left(0) is None
         beside.close()
 
 
