@@ -14,6 +14,7 @@ VENV := .venv
 # Tests start hundreds of processes: where this variable is set, each of them would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
+FUZZ_S ?= 300
 
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -86,8 +87,8 @@ nightly: $(VENV)/ready
 	$(BIN)/coverage report --skip-covered --sort cover
 	$(BIN)/python -m tests.mutants
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_full.py
-	$(BIN)/python -m tests.fuzz --seconds 300
-	$(BIN)/python -m tests.fuzz.deaths --seconds 300
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
+	$(BIN)/python -m tests.fuzz.deaths --seconds $(FUZZ_S)
 
 clean:
 	rm -rf $(VENV)

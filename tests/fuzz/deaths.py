@@ -27,7 +27,8 @@ from tests.fuzz.fault_oracle import complaints, of_end
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import BRIEF, OF_HOSTS, STOPPING, Fault, Scene, draw
 from tests.fuzz.programs import shrink
-from tests.support.cluster import Cluster
+from tests.support.cluster import PORT, Cluster
+from tests.support.ports import free_port
 from unisono.base.config import Config
 
 TIMEOUT_S = 6.0
@@ -51,7 +52,7 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
     """Play the scene; what is wrong."""
     _begin()
     descriptors, others = _descriptors(), set(_marked())
-    timeout_s = TIMEOUT_S if scene.frozen else 1000.0
+    timeout_s = TIMEOUT_S if scene.times_out else 1000.0
     silence_s = _BRIEF_S + 1 if any(fault.how == "brief cut" for fault in scene.faults) else _SILENCE_S
     config = Config.from_env().replace(
         timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0, host_silence_s=silence_s
@@ -64,7 +65,8 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
             with unisono.World(
                 scene.ranks, timeout_s=MOST_S, config=config, hosts=hosts, return_exceptions=True
             ) as world:
-                ends: list[Any] = world.run(play, scene, folder, cluster.names if cluster else ())
+                port = PORT if cluster else free_port()
+                ends: list[Any] = world.run(play, scene, folder, cluster.names if cluster else (), port)
         finally:
             warden.over.set()
             warden.join()

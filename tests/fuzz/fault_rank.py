@@ -1,90 +1,49 @@
 """One rank of a scene: it makes the calls, suffers its faults, recovers from those of others, and tells what it saw."""
 
-import ctypes
+import gc
 import json
 import os
 import random
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 import unisono
 from tests.fuzz import programs
 from tests.fuzz.api import Native
-from tests.fuzz.fault_scene import (
-    BRIEF,
-    COLLECTIVES,
-    DEADLY,
-    HARMLESS,
-    LATE_S,
-    OF_HOSTS,
-    STEPS,
-    STOPPING,
-    Call,
-    Fault,
-    Scene,
-)
+from tests.fuzz.fault_moments import End, Moments
+from tests.fuzz.fault_scene import COLLECTIVES, Call, Fault, Scene
 from tests.fuzz.ranks import start
 from tests.support.cluster import PORT, enter, join
-from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.lanes import without_limits
 from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
-from tests.support.waiting import once_waiting, until
-from unisono.engine.memory.board import Board
-from unisono.hosts import far
-from unisono.ranks.group import survivors
+from tests.support.waiting import once_waiting
+from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.schedule import Hosts
-from unisono.tools.testing import chaos
 
-_AT_ROW: dict[str, Any] = {"kill": "kill", "os_exit": "exit", "pause": "stop", "hold": "hold", "delay": "delay"}
-"""What can happen at a row -> the name that `chaos` has for it."""
-
-
-_ENDS: dict[str, Callable[[], object]] = {
-    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
-    "SIGSEGV": lambda: ctypes.string_at(0),
-    "SIGABRT": os.abort,
-    "SIGRTMAX": lambda: os.kill(os.getpid(), signal.SIGRTMAX),
-    "os_exit": lambda: os._exit(3),
-    "os_exit well": lambda: os._exit(0),
-    "os_exit of a thread": lambda: threading.Thread(target=os._exit, args=(5,)).start(),
-    "exec": lambda: os.execvp("sleep", ["sleep", "1000"]),  # noqa: S606  that is the point
-    "exit": lambda: sys.exit(3),
-}
+LIMIT_S = 1.0  # of the call to which a rank comes late
 _AT_ONCE_S = 5.0  # how long a call of a group that is over may take: less than any that waits
 
 
-class _End(BaseException):
-    """Ends the rank's function well, before its program has ended."""
-
-
-def play(scene: Scene, folder: str, names: Sequence[str] = ()) -> None:
+def play(scene: Scene, folder: str, names: Sequence[str] = (), port: int = PORT) -> None:
     """The life of a rank. Files in the folder tell when its faults happened, and at last what it has seen.
 
-    names: of the namespaces of the scene's hosts, if it has any.
+    names: of the namespaces of the scene's hosts, if it has any. port: where ranks meet.
     """
-    if names:
-        world, hosts = unisono.init(), Hosts.parse(scene.hosts)
-        enter(names[hosts.host_of(world.rank)])
-        group, store = join(world.rank, hosts, PORT)
-        group.timeout_s = world.timeout_s
-        vars(group)["store"] = store  # rank 0 serves it
     if unisono.init().engine.config.lanes > 1:  # by UNISONO_LANES
         without_limits()
     rank = _Rank(scene, Path(folder))
     try:
-        rank.live()
-    except _End:
+        if not (names or scene.meets or scene.launched) or rank.meet(names, port):
+            rank.live()
+    except End:
         return
     except unisono.LeftOut as error:
         rank.tell("left out", text=str(error))
@@ -96,9 +55,10 @@ class _Rank:
         self._scene, self._folder = scene, folder
         self._me = unisono.get_rank()
         self._said: list[dict[str, Any]] = []
-        self._faults = [fault for fault in scene.faults if fault.rank == self._me]
-        self._awaited = {fault.call for fault in scene.faults if fault.moment == "awaited"}
+        self._moments = Moments(scene, folder, self._me)
+        self._awaited = {fault.call for fault in scene.faults if fault.moment == "awaited" and fault.rank != self._me}
         self._subgroups: dict[tuple[int, ...], unisono.Group] = {}
+        self._failed: set[tuple[int, ...]] = set()  # of these, since the last recovery
 
     def tell(self, what: str, **facts: Any) -> None:
         """Note an event."""
@@ -106,20 +66,41 @@ class _Rank:
 
     def end(self) -> None:
         """Close the group, and leave all that was seen where the parent finds it."""
+        self._moments.end()
         unisono.shutdown()
-        threads = [one.name for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
-        self.tell("end", threads=threads)
+        threads = {one.name for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon}
+        self.tell("end", threads=sorted(threads - {"unisono stays for late ranks"}))
         path = self._folder / f"{self._me}.part"
         path.write_text(json.dumps(self._said))
         path.rename(self._folder / f"{self._me}.json")
 
+    def meet(self, names: Sequence[str], port: int) -> bool:
+        """Meet the others at the store of rank 0, as ranks that a launcher started. False: there is no group."""
+        hosts, limit_s = Hosts.parse(self._scene.hosts), unisono.init().timeout_s
+        if names:
+            enter(names[hosts.host_of(self._me)])
+        elif hosts.spans:
+            os.environ[HOST_ID] = f"{hosts.host_of(self._me)}"
+        try:
+            with self._moments.meet():
+                group, store = join(self._me, hosts, port, min(limit_s, 100.0), "" if names else "127.0.0.1")
+        except (unisono.PeerError, unisono.WaitTimeout, unisono.OutOfMemory) as error:
+            self._heard(error, -1)
+            self.tell("no group")
+        else:
+            group.timeout_s = limit_s
+            vars(group)["store"] = store  # rank 0 serves it
+            return True
+        gc.collect()  # the store of rank 0 ends, unless it is still needed
+        return False
+
     def live(self) -> None:
         """Make all calls; after a failure, make those again that the survivor that is furthest behind has to make."""
         for members in sorted({call.members for call in self._scene.calls if call.members}):
-            if group := unisono.new_group(members):
+            if isinstance(group := unisono.new_group(members), unisono.Group):
                 self._subgroups[members] = group
-        (self._folder / f"ready {self._me}").touch()
-        until(lambda: len(list(self._folder.glob("ready *"))) == self._scene.ranks)
+        self._moments.flag("ready").touch()
+        self._moments.until("ready", 0 if self._scene.meets else self._scene.ranks)
         step, error = 0, None
         while True:
             try:
@@ -137,6 +118,10 @@ class _Rank:
             except (unisono.MismatchError, unisono.ArgumentError) as failure:
                 self._heard(failure, step)
                 step += 1
+            except (KeyboardInterrupt, ValueError) as failure:
+                if f"{failure}" not in ("", "drawn by lot"):
+                    raise
+                self._moments.felt()
             else:
                 return
 
@@ -149,33 +134,57 @@ class _Rank:
         step = call.step(number)
         if isinstance(step, programs.Call):  # it takes long: not while faults are due
             wanted(replace(step.case, shared=False, async_op=False), group.size)
+        limit_s, timed_out = group.timeout_s, self._moments.flag(f"timed out {number}")
         try:
             with ExitStack() as stack:
-                if number in self._awaited - {fault.call for fault in self._faults}:
+                if number in self._awaited:
                     self._awaited.remove(number)
-                    once_waiting((self._folder / f"waits {number} {self._me}").touch)
-                for fault in self._faults:
-                    if fault.call == number and not fault.in_recovery:
-                        stack.enter_context(self._suffer(fault, call, group))
+                    once_waiting(self._moments.flag(f"waits {number}").touch)
+                for fault in self._moments.of_call(number):
+                    stack.enter_context(self._moments.suffer(fault, call, group))
+                for fault in self._scene.faults if not timed_out.exists() else ():
+                    if fault.call == number and fault.rank != self._me:
+                        self._leave_alone(fault, group)
                 if wrong := start(step, Native(), group)():
                     self.tell("wrong value", call=number, members=group.world_ranks, text=wrong)
+            if self._moments.late_s is not None:
+                self.tell("late", by=self._moments.late_s)
+                self._moments.late_s = None
         except unisono.UnisonoError as error:
-            keeps = self._scene.keep_inputs or call.name not in IN_PLACE
+            keeps = self._scene.keep_inputs or self._scene.late or call.name not in IN_PLACE
             if keeps and CHANGED in getattr(error, "__notes__", ()):
                 self.tell("input changed", call=number)
-            if call.name in COLLECTIVES and isinstance(error, (unisono.PeerError, unisono.WaitTimeout)):
-                self._expect_over(group, error)
+            self._failed.add(call.members)
+            elsewhere = any(fault.how in ("detour", "dismissed") for fault in self._scene.faults)
+            gave_up = isinstance(error, (unisono.PeerError, unisono.WaitTimeout)) and call.name in COLLECTIVES
+            if gave_up and (group.broken or not elsewhere):
+                self._expect_over(group, error, step)
+            if isinstance(error, unisono.WaitTimeout):
+                timed_out.touch()
             raise
+        finally:
+            group.timeout_s = limit_s
 
-    def _expect_over(self, group: unisono.Group, error: unisono.UnisonoError) -> None:
-        """After an error of a collective all later calls raise the same, at once."""
-        began, again = time.monotonic(), None
-        try:
-            unisono.barrier(group)
-        except unisono.UnisonoError as raised:
-            again = type(raised)
-        if again is not type(error) or time.monotonic() - began > _AT_ONCE_S:
-            self.tell("not over", after=repr(error), again=f"{again}")
+    def _leave_alone(self, fault: Fault, group: unisono.Group) -> None:
+        """Come to a call as late as another rank's fault needs it, or not at all, or wait there for a short time."""
+        if fault.moment in ("waiting", "entered"):
+            self._moments.await_peer(fault)
+        if fault.how == "dismissed":
+            raise unisono.WaitTimeout("a call", 0.0, (fault.rank,), self._me)
+        if fault.how == "late" and self._me == min({*group.world_ranks} - {fault.rank}):
+            group.timeout_s = LIMIT_S  # the others hear that its time is up
+
+    def _expect_over(self, group: unisono.Group, error: unisono.UnisonoError, step: programs.Step) -> None:
+        """After an error of a collective all later calls raise the same, at once, and so does the same call."""
+        calls = partial(unisono.barrier, group), partial(group.empty, 1), lambda: start(step, Native(), group)()
+        for call in calls:
+            began, again = time.monotonic(), None
+            try:
+                call()
+            except unisono.UnisonoError as raised:
+                again = type(raised)
+            if again is not type(error) or time.monotonic() - began > _AT_ONCE_S:
+                self.tell("not over", after=repr(error), again=f"{again}")
 
     def _heard(self, error: unisono.UnisonoError, step: int) -> None:
         """Note an error, its ranks as ranks of the world."""
@@ -194,26 +203,28 @@ class _Rank:
     def _wait_for_others(self, *words: str) -> None:
         """Let all survivors hear of this before any of them goes on: then it is about an earlier call."""
         for word in words:
-            (self._folder / f"{word} {self._me}").touch()
-            until(lambda: len(list(self._folder.glob(f"{word} *"))) == self._scene.ranks - len(self._scene.dead))  # noqa: B023
+            self._moments.flag(word).touch()
+            self._moments.until(word, self._scene.ranks - len(self._scene.dead))
 
-    def _recover(self, error: unisono.UnisonoError, step: int) -> int:
+    def _recover(self, error: unisono.PeerError | unisono.WaitTimeout, step: int) -> int:
         """Go on in a smaller group; the call from which all go on."""
         world = unisono.init()
-        late = self._missing(error, world)
+        late = self._missing(error, world) if not self._scene.late else set()
         with ExitStack() as stack:
-            for fault in list(self._faults):
+            for fault in list(self._moments.left):
                 if fault.in_recovery:
-                    self._faults.remove(fault)
-                    stack.enter_context(self._suffer(fault, Call("barrier"), world))
+                    self._moments.left.remove(fault)
+                    stack.enter_context(self._moments.suffer(fault, Call("barrier"), world))
             smaller = self._shrink(world, late)
-        if not (smaller is world.shrink() is unisono.init() and smaller.world_ranks[smaller.rank] == self._me):
-            self.tell("wrong value", text=f"{smaller}, {world.shrink()}, {unisono.init()}")
-        for members, group in list(self._subgroups.items()):
-            left_out = [rank for rank, there in enumerate(group.world_ranks) if there not in smaller.world_ranks]
-            self._subgroups[members] = group.shrink(without=left_out)
+        again = world.shrink()
+        if not (smaller is again is unisono.init() and smaller.world_ranks[smaller.rank] == self._me):
+            self.tell("wrong value", text=f"{smaller}, {again}, {unisono.init()}")
+        if any(call.members for call in self._scene.calls):
+            self._shrink_subgroups(smaller)
+        if world.broken is None:
+            self.tell("not over", after="a smaller group", again=f"{world}")
         first = torch.tensor([step])
-        unisono.all_reduce(first, "min")
+        unisono.all_reduce(first, "min", smaller)
         self.tell("recovered", members=smaller.world_ranks, step=int(first))
         return int(first)
 
@@ -234,6 +245,17 @@ class _Rank:
             except KeyboardInterrupt:
                 self._wait_for_others("KeyboardInterrupt")
 
+    def _shrink_subgroups(self, world: unisono.Group) -> None:
+        """Shrink those in which a call has failed on any rank, and those that have lost one."""
+        names = sorted({call.members for call in self._scene.calls if call.members})
+        failed = torch.tensor([members in self._failed for members in names]).int()
+        unisono.all_reduce(failed, "max", world)
+        self._failed.clear()
+        for members, has_failed in zip(names, failed.tolist(), strict=True):
+            if (group := self._subgroups.get(members)) is not None:
+                left_out = [rank for rank, there in enumerate(group.world_ranks) if there not in world.world_ranks]
+                self._subgroups[members] = group.shrink(without=left_out) if left_out or has_failed else group
+
     @staticmethod
     def _missing(error: BaseException, group: unisono.Group) -> set[int]:
         """The ranks of a group that a time-out names."""
@@ -242,107 +264,3 @@ class _Rank:
         world_ranks = error.world_ranks or group.world.world_ranks
         named = {world_ranks[rank] for rank in error.missing}
         return {rank for rank, there in enumerate(group.world_ranks) if there in named}
-
-    @contextmanager
-    def _suffer(self, fault: Fault, call: Call, group: unisono.Group) -> Iterator[None]:
-        """Let the fault happen around what is within the block."""
-        moment, _, when = fault.moment.partition(" ")
-        if moment == "row" and call.name in COLLECTIVES:
-            with self._at_row(fault, call, group, int(when)):
-                yield
-            return
-        if moment == "awaited":
-            until(lambda: len(list(self._folder.glob(f"waits {fault.call} *"))) == self._scene.ranks - 1)
-        if moment in ("before", "awaited"):
-            self._happen(fault, group)
-        elif moment in STEPS:
-            self._happen_at_step(fault, group, moment, int(when or 0))
-        elif moment in ("within", "shrink"):
-            threading.Thread(target=self._happen_later, args=(fault, group, float(when)), daemon=True).start()
-        yield
-        if moment == "after":
-            self._happen(fault, group)
-
-    @contextmanager
-    def _at_row(self, fault: Fault, call: Call, group: unisono.Group, row: int) -> Iterator[None]:
-        self._mark(fault)
-        began = time.monotonic()
-        try:
-            with chaos(
-                at=(call.name, 1, "row", row), group=group, duration_s=LATE_S, **{_AT_ROW[fault.how]: group.rank}
-            ):
-                yield
-        except unisono.ArgumentError:  # there is no such row
-            os.kill(os.getpid(), signal.SIGKILL)
-        if fault.how in DEADLY:
-            self._happen(fault, group)  # the call was over without it
-        self._faults.remove(fault)
-        self.tell("late", by=time.monotonic() - began)
-
-    def _happen_later(self, fault: Fault, group: unisono.Group, delay_s: float) -> None:
-        time.sleep(delay_s)
-        self._happen(fault, group)
-
-    def _happen_at_step(self, fault: Fault, group: unisono.Group, step: str, times: int) -> None:
-        """Let it happen before the rank takes the step, once it has done so this often."""
-        places: dict[str, tuple[Any, str]] = {
-            "lend": (group.engine.lender, "lend"),
-            "borrow": (group.engine.lender, "borrow"),
-            "tell": (Board, "set_proposal"),
-            "join": (survivors, "_go_on"),
-        }
-        place, name = places[step]
-        do, taken = getattr(place, name), count()
-
-        def happens(*arguments: Any) -> Any:
-            if next(taken) == times:
-                setattr(place, name, do)
-                self._happen(fault, group)
-            return do(*arguments)
-
-        setattr(place, name, happens)
-
-    def _mark(self, fault: Fault) -> int:
-        """Tell the parent that it happens; the process to which it happens."""
-        pid = os.getpid()
-        if fault.how in HARMLESS:
-            span: Any = unisono.init().world.span
-            pid = sentinel_of(span.far)
-        (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
-        return pid
-
-    def _happen(self, fault: Fault, group: unisono.Group) -> None:
-        if fault in self._faults:
-            self._faults.remove(fault)
-        pid = self._mark(fault)
-        match fault.how:
-            case "end sentinels" | "lose sentinel":
-                if fault.how == "lose sentinel":
-                    patch.object(far, "start_again", side_effect=OSError).start()
-                span: Any = group.world.span
-                send_with_spare(span.far, signal.SIGKILL)
-                if fault.how == "lose sentinel":
-                    time.sleep(2 * group.engine.config.host_silence_s)  # until the other hosts know
-            case "kill" | "end sentinel":
-                os.kill(pid, signal.SIGKILL)
-            case how if how in STOPPING:
-                os.kill(pid, signal.SIGSTOP)
-            case how if how in (*OF_HOSTS, *BRIEF):
-                until((self._folder / f"begun {self._scene.faults.index(fault)}").exists)
-            case how if how in _ENDS:
-                _ENDS[how]()
-                threading.Event().wait()  # until it has ended
-            case "raise":
-                raise RuntimeError("drawn by lot")
-            case "return":
-                raise _End
-            case "no memory":
-                raise unisono.OutOfMemory("drawn by lot")
-            case "interrupt":
-                raise KeyboardInterrupt
-            case "abort":
-                group.abort("drawn by lot")
-            case "mismatch":
-                unisono.all_reduce(torch.ones(3, dtype=torch.int32), "max", group)
-            case "refuse":
-                unisono.all_reduce(torch.ones(3), "no op", group)

@@ -4,7 +4,7 @@ import random
 from typing import Any, NamedTuple
 
 from tests.fuzz import programs
-from tests.fuzz.programs import Barrier, Coalesced, Messages, Objects, Step
+from tests.fuzz.programs import Barrier, Coalesced, MakeGroup, Messages, Objects, Step
 from tests.support.matrix import FORMS, REDUCING, Case
 from unisono.schedule import Hosts
 
@@ -47,6 +47,15 @@ tells the others its proposals; and joins the smaller group.
 """
 RAISED = ("no memory", "interrupt")
 """What such a step may raise: OutOfMemory; or KeyboardInterrupt, after which the rank makes the call again."""
+TOLD = {
+    "abort": "drawn by lot",
+    "abort by a handler": "drawn by lot",
+    "Ctrl-C": "KeyboardInterrupt",
+    "error": "ValueError",
+}
+"""Faults after which a rank gives its group up, though it goes on, and what the others are told."""
+AT_REST = "within 1.0"
+"""A moment when all ranks wait, if their calls are that short."""
 HARMLESS = ("pause sentinel", "end sentinel", "end sentinels", "stop sentinel")
 """Faults that no rank may notice: another process goes on in place of the sentinel. end sentinels: it is killed, and so
 is the process that waits beside it.
@@ -83,6 +92,8 @@ class Call(NamedTuple):
         """As a step of a program. number: of the call, for its values and root."""
         if self.name == "barrier":
             return Barrier(async_op=self.background, algorithm=self.algorithm)
+        if self.name == "new_group":
+            return MakeGroup("made", self.members or (0,))
         how: Any = {"shared": self.shared, "seed": number}
         if self.name in MESSAGES:
             return Messages(self.name, "int64", self.count, 0, **how)
@@ -100,10 +111,14 @@ class Call(NamedTuple):
 class Fault(NamedTuple):
     """What happens to a rank of the world, in or beside the call of this number.
 
+    how: one of the words above. `detour`: a barrier of the world. `dismissed`: it waits, and the others leave it out.
+    `late`: it comes when the others' time is up.
+
     moment: `before` or `after` the call, before it and `awaited` by all other ranks, at `row 3` of its program, or
-    `within 0.002` seconds of its begin. Or while it
-    recovers from another rank's failure: `shrink 0.002` seconds after it has begun to, or at one of `STEPS`, such as
-    `lend`, or at its third proposal, `tell 2`.
+    `within 0.002` seconds of its begin; or as soon as it has `entered` the call, or is `waiting` in Python for the
+    others, which come after the fault. Or while it recovers from another rank's failure: `shrink 0.002` seconds after
+    it has begun to, or at one of `STEPS`, such as `lend`, or at its third proposal, `tell 2`. Or while the ranks meet,
+    before or after such a step, as in `after come`: see `tests.fuzz.fault_moments`.
     """
 
     rank: int
@@ -116,11 +131,17 @@ class Fault(NamedTuple):
         """Does it happen while the rank recovers from another rank's failure?"""
         return self.moment.partition(" ")[0] in ("shrink", *STEPS)
 
+    @property
+    def in_meeting(self) -> bool:
+        """Does it happen while the ranks meet?"""
+        return self.moment.startswith(("before ", "after "))
+
 
 class Scene(NamedTuple):
     """hosts: `4`: four ranks on one host; `2x2`: four on two.
 
     hasty: a rank that recovers waits for a moment only, and leaves out whoever is late.
+    launched: ranks meet at a store that rank 0 serves, as if a launcher had started them.
     """
 
     hosts: str
@@ -128,6 +149,7 @@ class Scene(NamedTuple):
     faults: tuple[Fault, ...] = ()
     keep_inputs: bool = False
     hasty: bool = False
+    launched: bool = False
 
     @property
     def ranks(self) -> int:
@@ -156,14 +178,29 @@ class Scene(NamedTuple):
         return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
 
     @property
+    def meets(self) -> bool:
+        """Does something happen while the ranks meet?"""
+        return any(fault.in_meeting for fault in self.faults)
+
+    @property
+    def times_out(self) -> bool:
+        """Do ranks wait until their time is up?"""
+        return any(fault.how == "freeze" or fault.moment == "before come" for fault in self.faults)
+
+    @property
+    def late(self) -> bool:
+        """Does a rank come to a call when the time of the others is up?"""
+        return any(fault.how == "late" for fault in self.faults)
+
+    @property
     def late_to_shrink(self) -> bool:
         """Is a rank stopped for longer than the others wait, while it recovers with them?"""
         return any(fault.how == "freeze" and fault.in_recovery for fault in self.faults)
 
     @property
     def frozen(self) -> set[int]:
-        """The ranks that are stopped for longer than the others wait."""
-        return {fault.rank for fault in self.faults if fault.how == "freeze"}
+        """The ranks that are stopped for longer than the others wait, or dismissed."""
+        return {fault.rank for fault in self.faults if fault.how in ("freeze", "dismissed")}
 
 
 def draw_hasty(rng: random.Random, hosts: str) -> Scene:
@@ -172,10 +209,22 @@ def draw_hasty(rng: random.Random, hosts: str) -> Scene:
     return Scene(hosts, (Call("barrier"), Call("all_reduce")), (Fault(3, "abort", 0, "after"), *faults), hasty=True)
 
 
+def draw_waiting(rng: random.Random) -> Scene:
+    """A scene in which something happens to a rank that waits or is awaited."""
+    hosts = rng.choice(["2", "3", "2x1", "2x2"])
+    call = Call(rng.choice(COLLECTIVES), rng.choice(_COUNTS), shared=rng.random() < 0.3, background=rng.random() < 0.3)
+    moment = rng.choice(["awaited", "waiting"])
+    hows = ["abort", "kill", "SIGTERM", *(["abort by a handler", "Ctrl-C"] if moment == "waiting" else [])]
+    fault = Fault(rng.randrange(Hosts.parse(hosts).ranks), rng.choice(hows), 1, moment)
+    return Scene(hosts, (call, call), (fault,), rng.random() < 0.3)
+
+
 def draw(rng: random.Random) -> Scene:
     """A scene in which something happens to one rank or two, or to all but one that are hasty."""
     if rng.random() < 0.1:
         return draw_hasty(rng, rng.choice(["4", "2x2"]))
+    if rng.random() < 0.15:
+        return draw_waiting(rng)
     hosts = rng.choice(["2", "3", "4", "4", "6", "2x1", "3x1", "2x2", "2x2", "3+1", "2x3"])
     scene = Scene(hosts, ())
     calls = tuple(_draw_call(rng, scene.ranks) for _ in range(rng.randint(1, 6)))
@@ -224,6 +273,8 @@ def _deadly(rng: random.Random, scene: Scene, rank: int) -> Fault:
 def _lively(rng: random.Random, scene: Scene) -> Fault:
     number, rank = rng.randrange(len(scene.calls)), rng.randrange(scene.ranks)
     collective = scene.calls[number].name in COLLECTIVES and not scene.calls[number].members
+    if collective and rng.random() < 0.2:
+        return Fault(rank, "error", number, f"row {rng.randrange(2)}")
     plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
     how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
     if not scene.hosts.isdigit() and rng.random() < 0.4:

@@ -58,6 +58,9 @@ def start(step: Any, api: Native | Torch, group: Any) -> Callable[[], str]:
         return coalesced(step, group)
     if isinstance(step, Messages):
         return send_and_receive(step, api, group)
+    if isinstance(step, MakeGroup):
+        api.leave(api.new_group(range(api.place(group)[1]), group))
+        return lambda: ""
     work = api.barrier(group, step.algorithm, step.async_op) if isinstance(step, Barrier) else None
     wrong = "" if isinstance(step, Barrier) else exchange_objects(step, api, group)
 

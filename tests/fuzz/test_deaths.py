@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import NIGHTLY
 from tests.fuzz.deaths import check
-from tests.fuzz.fault_scene import ENDS, Call, Fault, Scene, draw, draw_hasty
+from tests.fuzz.fault_scene import AT_REST, COLLECTIVES, ENDS, Call, Fault, Scene, draw, draw_hasty
 
 DRAWN_S = 60.0 if NIGHTLY else 3.0
 
@@ -32,17 +32,105 @@ AWAITED = (
 """Call, elements, and the rank for which the other one waits."""
 
 
-def three_sums(algorithm: str) -> tuple[Call, ...]:
+WAITS = {
+    "all_reduce": Call("all_reduce", 4),
+    "all_reduce, shared": Call("all_reduce", 60_000, shared=True),
+    "all_reduce, later": Call("all_reduce", 60_000, background=True),
+    "all_to_all": Call("all_to_all", 5),
+    "all_gather_object": Call("all_gather_object"),
+    "ring": Call("ring", 4),
+    "pair": Call("pair", LONG),
+    "all_reduce_coalesced": Call("all_reduce_coalesced", 5),
+    "sendrecv": Call("sendrecv", 4),
+    "batch": Call("batch", 4),
+    "new_group": Call("new_group"),
+}
+"""Calls in which rank 0 waits for rank 1."""
+
+MEETING = (
+    ("3", 2, "kill", "before come"),
+    ("3", 2, "kill", "after come"),
+    ("3", 1, "kill", "before follow"),
+    ("2x2", 3, "kill", "before follow"),
+    ("3", 0, "kill", "after place"),
+    ("3", 0, "freeze", "after place"),
+    ("3", 0, "kill", "after hand out"),
+    ("3", 0, "kill", "after meet"),
+    ("3", 1, "kill", "after meet"),
+    ("3", 0, "no memory", "before hand out"),
+    ("2x2", 0, "no memory", "before hand out"),
+    ("2x2", 2, "no memory", "before hand out"),
+    ("3", 2, "no memory", "before attach"),
+    ("1+2", 2, "no memory", "before attach"),
+)
+
+
+def three_sums(algorithm: str | None) -> tuple[Call, ...]:
     return (Call("all_reduce", 3000, algorithm=algorithm),) * 3
 
 
 SCENES = {
-    "a sub-group waits for a rank that recovers in the world": Scene(
-        "4", (Call("barrier"), Call("all_gather", 1000, (0, 2))), (Fault(1, "kill", 0, "after"),)
+    **{
+        f"{name} waits in a sub-group for a rank that recovers in the world, {hosts}": Scene(
+            hosts,
+            (Call("barrier"), WAITS[name]._replace(members=(0, 2))),
+            (Fault(1, "kill", 0, "after"), Fault(2, "detour", 1, "awaited")),
+        )
+        for name in ("all_reduce", "all_reduce, later", "ring", "new_group")
+        for hosts in ("4", "2x2")
+    },
+    **{
+        f"a sub-group waits when the world shrinks again, {shrunk}": Scene(
+            "4",
+            (Call("barrier"), Call("all_gather", 1000, (0, 2)), Call("barrier"), Call("all_gather", 1000, (0, 2))),
+            (
+                Fault(1, "kill", 0, "after"),
+                *([Fault(2, "detour", 1, "awaited")] if shrunk else []),
+                Fault(3, "kill", 2, "after"),
+                Fault(2, "detour", 3, "awaited"),
+            ),
+        )
+        for shrunk in (False, True)
+    },
+    **{
+        f"{how} while {name} waits in {hosts}": Scene(hosts, (call, call), (Fault(0, how, 1, "waiting"),))
+        for hosts, hows in (("3", ("abort", "abort by a handler", "Ctrl-C", "kill")), ("2x1", ("abort", "Ctrl-C")))
+        for how in hows
+        for name, call in [*WAITS.items()][: None if (hosts, how) == ("3", "abort") else 4]
+        if how != "Ctrl-C" or call.name in COLLECTIVES
+    },
+    **{
+        f"Ctrl-C in the kernel, in {call.name}": Scene("2", (call, call), (Fault(0, "Ctrl-C", 1, "entered"),))
+        for call in (*[*WAITS.values()][:2], Call("barrier"))
+    },
+    **{
+        f"rank 1 of {hosts} is left out while it waits in {name}": Scene(
+            hosts, (call, call), (Fault(1, "dismissed", 1, "waiting"),)
+        )
+        for hosts, name, call in (("3", "ring", Call("ring", 4)), ("2x2", "all_reduce", Call("all_reduce", 4)))
+    },
+    "the world is aborted while a sub-group waits": Scene(
+        "4", (Call("barrier"), Call("all_reduce", 4, (0, 2))), (Fault(1, "abort", 0, AT_REST), Fault(2, "detour", 1))
     ),
-    "the same over hosts, in the background": Scene(
-        "2x2", (Call("ring"), Call("all_gather", 1000, (0, 2), False, True)), (Fault(1, "kill", 0, "before"),)
+    "aborted while awaited by a rank for which another one waits": Scene(
+        "3", (Call("barrier"), Call("chain")), (Fault(0, "abort", 1, "awaited"),)
     ),
+    **{
+        f"rank 2 of {hosts} is late in {name}": Scene(hosts, (call, call), (Fault(2, "late", 1),))
+        for hosts, name, call in [
+            *(("3", f"call {number}", call) for number, call in enumerate(CALLS) if not call.background),
+            ("2x2", "all_reduce", WAITS["all_reduce"]),
+            ("3", "a sub-group", Call("all_reduce", 4, (1, 2))),
+        ]
+    },
+    "a rank is stopped while the others give up to meet": Scene(
+        "3", CALLS[:1], (Fault(2, "kill", 0, "after come"), Fault(1, "pause", 0, "after come"))
+    ),
+    "killed with the store at which all have met": Scene("3", CALLS[:1] * 2, (Fault(0, "kill", 1),), launched=True),
+    **{
+        f"{how} {moment}, {rank} of {hosts}": Scene(hosts, CALLS[:1], (Fault(rank, how, 0, moment),))
+        for hosts, rank, how, moment in MEETING
+    },
     "a rank waits for the message of one that waits for the dead": Scene(
         "4", (Call("barrier"), Call("chain", 1000)), (Fault(1, "kill", 1),)
     ),
@@ -79,6 +167,11 @@ SCENES = {
     **{
         f"{how} before a call": Scene(ranks, (call, call), (Fault(1, how, 1),))
         for how, call, ranks in zip(ENDS, cycle(CALLS), cycle("325"), strict=False)
+    },
+    **{
+        f"error at row {row} in {hosts}": Scene(hosts, three_sums(how), (Fault(0, "error", 1, f"row {row}"),))
+        for hosts, how in (("3", "two_shot"), ("2x2", None))
+        for row in (0, 2, 5)
     },
     "two of five": Scene("5", (Call("all_reduce", 50_000),) * 2, (Fault(0, "kill", 1), Fault(3, "kill", 1))),
     "three of six": Scene("6", (Call("barrier"),) * 2, tuple(Fault(rank, "kill", 1) for rank in (1, 2, 5))),
@@ -144,6 +237,10 @@ SCENES = {
         (Call("all_reduce"), Call("ring"), Call("barrier")),
         (Fault(0, "end sentinels", 1), Fault(3, "end sentinels", 2)),
     ),
+    **{
+        f"{how} of a rank that is awaited": Scene("2x1", CALLS[:1] * 2, (Fault(1, how, 1, "awaited"),))
+        for how in ("end sentinel", "end sentinels")
+    },
     "a sentinel ends, in messages": Scene("3x1", (Call("ring"), Call("ring", 1000)), (Fault(0, "end sentinel", 1),)),
     **{
         f"host {rank} of {hosts} loses its sentinel": Scene(hosts, CALLS[:1] * 2, (Fault(rank, "lose sentinel", 1),))

@@ -19,6 +19,7 @@ END = {"what": "end", "at": 10.7, "threads": []}
 
 WRONG: dict[str, tuple[int, dict[str, Any], str]] = {
     "not one of": (0, {"kind": "WaitTimeout"}, "of another class"),
+    "in a call before the fault": (0, {"step": 0}, "too early"),
     "names [2] as failed": (0, {"failed": [1, 2]}, "an innocent rank"),
     "speaks of process 5, not 77": (0, {"pid": 5}, "another process"),
     "does not say was killed": (0, {"text": f"rank 1 (pid 77) exited with code 3 {PLACE}"}, "another cause"),
@@ -62,3 +63,46 @@ def test_rank_that_does_not_end() -> None:
 def test_parent_that_says_something_else() -> None:
     assert not [*of_end(SCENE, 1, ChildProcessError("process 77 was killed by signal 9 (SIGKILL)"))]
     assert [*of_end(SCENE, 1, ChildProcessError("process 77 died"))]
+
+
+GIVEN_UP = {"kind": "PeerFailed", "step": 0, "failed": [], "pid": 0}
+OTHERS: dict[str, tuple[tuple[Fault, ...], list[dict[str, Any]], dict[str, Any], str]] = {
+    "an abort": (
+        (Fault(1, "abort", 0, "awaited"),),
+        [{**GIVEN_UP, "text": "rank 1 aborted group 'world': drawn by lot"}] * 2,
+        {"text": "rank 0 aborted group 'world'"},
+        "is not told of",
+    ),
+    "a late rank": (
+        (Fault(1, "late"),),
+        [
+            {**GIVEN_UP, "kind": "WaitTimeout", "missing": [1], "culprit": 0, "text": "Rank 1 last made call #1"},
+            {**GIVEN_UP, "text": "rank 0 gave up: WaitTimeout", "culprit": 0},
+        ],
+        {"missing": []},
+        "was late",
+    ),
+    "a stop in a meeting": (
+        (Fault(1, "freeze", 0, "after place"),),
+        [{**GIVEN_UP, "kind": "WaitTimeout", "step": -1, "missing": [1], "culprit": 0}] * 2,
+        {"missing": []},
+        "fell while they met",
+    ),
+    "a shrink above a sub-group": (
+        (Fault(1, "detour", 0, "awaited"), Fault(0, "abort", 0, "after")),
+        [{**GIVEN_UP, "text": "rank 1 gave up: it shrinks group 'world'"}] * 2,
+        {"text": "rank 1 gave up"},
+        "is not told that rank 1 shrinks",
+    ),
+}
+"""Faults -> how the error of each rank differs from `ERROR`, what else makes that of rank 0 wrong, the complaint."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_ranks_that_go_on(name: str) -> None:
+    faults, errors, wrong, words = OTHERS[name]
+    scene = Scene("2", (Call("barrier"),), faults)
+    said = {rank: [{**ERROR, **error}, END] for rank, error in enumerate(errors)}
+    assert complaints(scene, said, {0: (77, 10.0)}) == []
+    said[0][0] |= wrong
+    assert any(words in text for text in complaints(scene, said, {0: (77, 10.0)}))

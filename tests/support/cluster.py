@@ -9,17 +9,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from unisono.ranks.group.current import set_default
 from unisono.ranks.group.group import Group
-from unisono.ranks.group.initialize import init
 from unisono.ranks.group.world_group import world_group
-from unisono.ranks.launch.worlds import World
-from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.ranks.rendezvous.launchers import Launch
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.ranks.rendezvous.stores import meeting_store
@@ -97,27 +94,6 @@ class Cluster:
             for space, link in ((name, "eth0"), (self.switch, f"p{number}")):
                 limit = ("rate", rate, "burst", "256k", "latency", "20ms")
                 _call("tc", "-n", space, "qdisc", "add", "dev", link, "root", "tbf", *limit)
-
-    def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 100.0) -> list[Any]:
-        """Call function(*args) on every rank, in a process on its host; the default group is that of all of them."""
-
-        def rank() -> Any:
-            mine = init().rank
-            host = self.hosts.host_of(mine)
-            enter(self.names[host])
-            os.environ[HOST_ID] = f"{host}"  # they are meant to be apart
-            group, store = join(mine, self.hosts, PORT, timeout_s)
-            try:
-                return function(*args)
-            finally:
-                group.finish()
-                store.add("over", 1)
-                while mine == 0 and store.add("over", 0) < group.size:  # it is the store's server
-                    os.sched_yield()
-                group.close()
-
-        with World(self.hosts.ranks, timeout_s=timeout_s) as world:
-            return world.run(rank)
 
     def cut(self, host: int) -> None:
         """Pull a host's cable: at the switch, so that the host's own link stays up."""
@@ -212,9 +188,12 @@ def inside(name: str) -> Iterator[None]:
             _set_namespace(before.fileno())
 
 
-def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0) -> tuple[Group, Any]:
-    """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met."""
-    launch = Launch(rank, hosts.ranks, "", Cluster.address(hosts.host_of(0)), port)
+def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0, address: str = "") -> tuple[Group, Any]:
+    """The group of all ranks of these hosts, which becomes the default one, and the store at which they have met.
+
+    address: of rank 0's host; "": in the cluster.
+    """
+    launch = Launch(rank, hosts.ranks, "", address or Cluster.address(hosts.host_of(0)), port)
     with meeting_store(launch, time.monotonic() + timeout_s) as store:
         group = world_group(Meeting(rank, launch.size, store, timeout_s).hold(), rank)
     set_default(group)

@@ -13,9 +13,10 @@ from unisono.calls.work import _Latch
 from unisono.engine.mailbox.poller import Poller
 from unisono.hosts.carriers.ucx import UcxCarrier
 from unisono.ranks.failures.attend import attend
+from unisono.ranks.group.sub_groups import make_sub_group
 
 T = TypeVar("T")
-_PLACES = (attend, Poller.wait, UcxCarrier.run, UcxCarrier.wait, _Latch.wait, Relay.run)
+_PLACES = (attend, Poller.wait, UcxCarrier.run, UcxCarrier.wait, _Latch.wait, Relay.run, make_sub_group)
 WAITS = frozenset(place.__code__ for place in _PLACES)  # where a thread is while it waits in a call
 
 

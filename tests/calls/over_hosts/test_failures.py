@@ -40,48 +40,6 @@ def test_abort_ends_sub_groups(tmp_path: Path) -> None:
     unisono.barrier()  # the world goes on
 
 
-@pytest.mark.parametrize("row", [0, -1])
-def test_giving_up_ends_waits_on_own_host(row: int, tmp_path: Path) -> None:
-    """The ranks of its host may wait for it in the call, also behind the messages."""
-
-    def work() -> str:
-        group = unisono.init()
-        unisono.all_reduce(torch.ones(10))
-        if group.rank == 0:
-            ((plan,), run) = group.plans.values(), group.run
-            stopping = stop_at_row(plan, row % len(plan.kept[0]))
-
-            def fail(_: int, *given: int) -> int:
-                run(stopping.address, *given)
-                raise ValueError("enough")
-
-            group.run = fail
-            with pytest.raises(ValueError, match="enough"):
-                unisono.all_reduce(torch.ones(10))
-            said = "enough"
-        else:
-            said = str(until_it_fails())
-        (tmp_path / str(group.rank)).touch()
-        until(lambda: len(list(tmp_path.iterdir())) == 4)  # nobody ends before all have noticed
-        return said
-
-    results = unisono.run(work, 4, hosts="2x2", timeout_s=30)
-    assert all("rank 0" in said and "ValueError: enough" in said for said in results[1:])
-
-
-@in_world("2x2", gives=[(2,), (2,), (), (2,)])
-def test_late_rank_of_another_host_is_named(tmp_path: Path) -> tuple[int, ...]:
-    me, group = unisono.get_rank(), unisono.new_group()
-    unisono.all_reduce(torch.ones(3), group=group)
-    if me == 2:
-        until(lambda: len(list(tmp_path.iterdir())) == 3)  # this rank makes no call until all others have given up
-        return ()
-    with pytest.raises(unisono.WaitTimeout) as raised:
-        unisono.all_reduce(torch.ones(3), group=group, timeout_s=0.5)
-    (tmp_path / str(me)).touch()
-    return raised.value.missing
-
-
 @pytest.mark.ranks(hosts="2x2")
 def test_chain_of_waits_crosses_hosts(tmp_path: Path) -> None:
     """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""

@@ -1,10 +1,6 @@
 """What ranks say whose host has lost its sentinel for good, and what those of other hosts do."""
 
-import os
 import signal
-import threading
-import time
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -13,9 +9,8 @@ import torch
 
 import unisono
 from tests.calls.over_hosts.test_failures import until_it_fails
-from tests.support.fake_hosts import send_with_spare, sentinel_of
+from tests.support.fake_hosts import send_with_spare
 from tests.support.on_ranks import in_new_world
-from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.carrier import Lost
 from unisono.engine.compile.program import LOST
@@ -43,27 +38,6 @@ def test_calls_without_waits_tell_of_a_cut() -> tuple[int, ...]:
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed
-
-
-@pytest.mark.parametrize("both", [False, True])
-@in_new_world(2, hosts="2x1")
-def test_killed_sentinel_costs_a_wait_nothing(tmp_path: Path, both: bool) -> None:
-    group, tensor = unisono.init(), torch.ones(10)
-    unisono.all_reduce(tensor)
-    if group.rank == 0:
-        until((tmp_path / "killed").exists, 20.0)
-        time.sleep(0.3)
-    else:
-        before = sentinel_of(group.span.far)
-
-        def kill() -> None:
-            send_with_spare(group.span.far, signal.SIGKILL) if both else os.kill(before, signal.SIGKILL)
-            (tmp_path / "killed").touch()
-
-        threading.Timer(0.2, kill).start()
-    unisono.all_reduce(tensor)
-    assert bool((tensor == 4.0).all())
-    assert group.rank == 0 or sentinel_of(group.span.far) != before
 
 
 @in_new_world(3, hosts="3x1", config=Config(host_silence_s=0.5), timeout_s=60)

@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from unittest.mock import patch
 
 import pytest
 
@@ -152,16 +151,6 @@ def test_ranks_replace_stopped_processes() -> None:
         assert sentinel_of(fake.far[1]) != before
         fake.refresh(0)
         assert fake.far[0].left(1) is fake.far[1].left(0) is None
-
-
-def test_a_sentinel_that_cannot_be_started_again() -> None:
-    with FakeHosts("1+1") as fake, patch("unisono.hosts.far.start_again", side_effect=OSError):
-        fake.refresh(1)
-        spare_of(sentinel_of(fake.far[1]))
-        send_with_spare(fake.far[1], signal.SIGKILL)
-        until(lambda: fake.far[1].cut_off is not None)
-        assert "has ended" in str(fake.far[1].cut_off)
-        until(lambda: fake.lost(0) == {1})
 
 
 def test_a_spare_process_ends_with_its_sentinel() -> None:

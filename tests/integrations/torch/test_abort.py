@@ -17,8 +17,7 @@ from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_process_group
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
-from tests.support.waiting import WAITS, once_waiting, until
-from unisono.ranks.group.sub_groups import make_sub_group
+from tests.support.waiting import once_waiting, until
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "all_reduce": lambda group: dist.all_reduce(torch.ones(3), group=group),
@@ -78,7 +77,7 @@ def test_abort_ends_the_making_of_a_group(tmp_path: Path) -> None:
     waits = tmp_path / "waits"
     world: Any = dist.group.WORLD
     if dist.get_rank() == 1:
-        once_waiting(waits.touch, WAITS | {make_sub_group.__code__})
+        once_waiting(waits.touch)
         with pytest.raises(unisono.PeerFailed, match=r"making the process group .* rank 0 aborted group"):
             dist.new_group(timeout=timedelta(seconds=DEADLINE_S))
     else:

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, FAILED, SOON_S, all_pids, die
+from tests.support.faults import FAILED, all_pids, die
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from unisono import PeerFailed, PeerGone, WaitTimeout
+from unisono import PeerGone, WaitTimeout
 from unisono.base.config import Config
 
 Call = Callable[[torch.Tensor], Any]
@@ -30,25 +30,6 @@ CALLS: dict[str, Call] = {
     "in the background": lambda t: unisono.all_reduce(t, async_op=True).wait(),  # type: ignore[union-attr]
     "broadcast": lambda t: unisono.broadcast(t, 0),
 }
-
-
-def warm(name: str) -> torch.Tensor:
-    """Make the call once while all is well."""
-    tensor = torch.ones(60_000)
-    CALLS[name](tensor)
-    return torch.ones(60_000)
-
-
-def assert_over(kind: type[Exception]) -> None:
-    """Every later call of this group raises the same at once."""
-    start = time.monotonic()
-    for call in CALLS.values():
-        with pytest.raises(kind):
-            call(torch.ones(60_000))
-    with pytest.raises(kind):
-        unisono.init().empty(3)
-    assert time.monotonic() - start < SOON_S
-    assert unisono.init().broken is not None
 
 
 @in_new_world(2, gives=[6.0, 6.0])
@@ -95,70 +76,6 @@ def test_rare_looks_delay_a_time_out_once(tmp_path: Path) -> None:
         unisono.barrier(timeout_s=0.9)
     assert time.monotonic() - began < 4.5
     over.touch()
-
-
-@in_new_world(3, all_give=3.0)
-def test_a_rank_that_has_done_its_part_may_go() -> float:
-    group = unisono.init()
-    tensor = torch.full((4,), float(group.rank))
-    unisono.all_reduce(tensor)
-    if group.rank == 1:
-        return tensor[0].item()
-    with pytest.raises(PeerGone, match=r"rank 1 .* returned from the function"):
-        unisono.all_reduce(tensor)
-    return tensor[0].item()
-
-
-@pytest.mark.parametrize("name", [name for name in CALLS if name != "in the background"])
-@in_new_world(4)
-def test_who_waits_for_a_late_rank_names_it(name: str) -> None:
-    """Everybody runs out of time with the first that does; who comes later still hears that it is too late.
-
-    That is rank 0, which calls when the others wait.
-    """
-    group = unisono.init()
-    tensor = warm(name)
-    group.timeout_s = DEADLINE_S if group.rank else 0.2
-    if group.rank == 2:
-        until(lambda: all(group.engine.arena.board(rank).gave_up[0] for rank in (0, 1, 3)))
-        with pytest.raises(PeerFailed, match="WaitTimeout"):
-            CALLS[name](tensor)
-        assert_over(PeerFailed)
-        return
-    until(lambda: group.rank != 0 or all(group.engine.entered(rank) == group.engine.call_number for rank in (1, 3)))
-    start = time.monotonic()
-    with pytest.raises(WaitTimeout) as caught:
-        CALLS[name](tensor)
-    assert group.rank or time.monotonic() - start < 0.2 + SOON_S
-    assert_over(WaitTimeout)
-    assert torch.equal(tensor, torch.ones(60_000))
-    assert caught.value.missing == (2,)
-    assert group.rank or "Rank 2 (pid" in str(caught.value)
-    assert group.rank or "last made call #1 of this group" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "config", [Config(look_up_s=0.02), Config(look_up_s=0.3)], ids=["while it attends", "in the kernel"]
-)
-@pytest.mark.parametrize("name", ["all_reduce, short", "all_reduce, long", "all_reduce, shared", "barrier"])
-@in_new_world(2, config="config")
-def test_an_interrupt_ends_the_call(name: str, config: Config) -> None:
-    """Also where it comes before Python has looked up for the first time."""
-    group, pids = unisono.init(), all_pids()
-    tensor = warm(name)
-    if group.rank == 1:
-        until(lambda: group.engine.entered(0) == group.engine.call_number)
-        os.kill(pids[0], signal.SIGINT)
-        until(lambda: group.engine.arena.board(0).gave_up[0] > 0)
-        until(lambda: group.engine.signature(0, group.engine.call_number) == 0)
-        with pytest.raises(PeerFailed, match="KeyboardInterrupt"):
-            CALLS[name](tensor)
-    else:
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            CALLS[name](tensor)
-        assert time.monotonic() - start < config.look_up_s + SOON_S
-    assert_over(PeerFailed)
 
 
 @in_new_world(3, return_exceptions=True, gives=["told", FAILED, "told"])

@@ -110,38 +110,6 @@ def test_every_wait_ends_on_all_ranks(tmp_path: Path, name: str) -> None:
     assert results[0][2] - results[1][2] < SOON_S
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", ["all_reduce, short", "in the background", "recv", "irecv"])
-@pytest.mark.parametrize("how", ["a thread", "SIGTERM", "Ctrl-C"])
-@in_new_world(3)
-def test_a_rank_aborts_its_own_wait(tmp_path: Path, name: str, how: str) -> None:
-    group = unisono.init()
-    unisono.barrier()
-    if group.rank == 0:
-        signal.signal(signal.SIGTERM, lambda *_: group.abort("terminated"))
-        actions = {
-            "a thread": lambda: group.abort("terminated"),
-            "SIGTERM": kill(signal.SIGTERM),
-            "Ctrl-C": kill(signal.SIGINT),
-        }
-        once_waiting(actions[how])
-        if how == "Ctrl-C":
-            try:
-                CALLS[name]()
-            except KeyboardInterrupt:
-                group.abort("terminated")
-        else:
-            error = failure(CALLS[name])
-            assert error.waiting == error.rank == 0
-            assert "rank 0 waited in " in str(error)
-            assert f"{__file__}:" in str(error)
-        (tmp_path / "ended").touch()
-    else:
-        until((tmp_path / "ended").exists)
-    error = failure(unisono.barrier)
-    assert group.rank == 0 or (error.rank, error.reason) == (0, "aborted group 'world': terminated")
-
-
 @in_new_world(4)
 def test_who_waits_for_other_ranks_hears_of_it_too(tmp_path: Path) -> None:
     """Ranks 0 and 1 wait for each other's messages with other tags, in their world and in a group of two."""

@@ -1,6 +1,5 @@
 """After a rank has died: the survivors name it, and go on in a smaller group."""
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ import torch
 
 import unisono
 from tests.support.on_ranks import in_new_world
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
 from tests.support.waiting import until
 from unisono import RankFailed
 
@@ -39,24 +36,6 @@ def test_absent_rank_is_named_and_left_out(tmp_path: Path) -> str:
         unisono.barrier(group=group)
     (tmp_path / "went on").touch()
     return "went on"
-
-
-@in_new_world(2, gives=[3.0, 3.0])
-def test_aborting_rank_is_awaited_in_a_new_group() -> float:
-    group = unisono.init()
-    boards = [group.engine.arena.board(rank) for rank in range(2)]
-    page = group.engine.arena.board(1)  # type: ignore[union-attr]  # of the world
-    if group.rank == 0:
-        group.abort("again, please")
-    with pytest.raises(unisono.PeerFailed, match="again, please"):
-        unisono.barrier()
-    group = group.shrink()
-    mine = torch.tensor([2.0**group.rank])
-    if group.rank == 0:
-        until(lambda: page.wait is not None or group.engine.arena.board(1).gave_up.number > 0)
-    unisono.all_reduce(mine)
-    assert boards[0].gone is not None
-    return mine.item()
 
 
 @pytest.mark.parametrize("hosts", [None, "1+1"])
@@ -151,29 +130,3 @@ def test_ranks_that_there_are_not() -> None:
         world.run(lambda: unisono.init().shrink(without=[7]))
     with unisono.World(1) as world, pytest.raises(RankFailed, match="without: got int, expected a list of ranks"):
         world.run(lambda: unisono.init().shrink(without=3))
-
-
-SCRIPT = """
-import os, signal, sys, torch, unisono
-group = unisono.init()
-mine = torch.tensor([2.0 ** group.rank])
-unisono.barrier()
-if group.rank == 0:
-    os.kill(os.getpid(), signal.SIGKILL)
-try:
-    unisono.all_reduce(mine.clone())
-except unisono.PeerGone as error:
-    group = group.shrink()
-    unisono.all_reduce(mine)
-    print(error.failed, group.rank, mine.item())
-"""
-
-
-def test_without_rank_0_and_its_store(python: Python, tmp_path: Path) -> None:
-    """Processes that meet at a store which rank 0 serves."""
-    script, port = tmp_path / "train.py", free_port()
-    script.write_text(SCRIPT)
-    ranks = [python(script, **place(rank, 3, port)) for rank in range(3)]
-    said = [rank.communicate(timeout=90)[0].strip() for rank in ranks]
-    assert said == ["", "(0,) 0 6.0", "(0,) 1 6.0"]
-    assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0]

