@@ -1,19 +1,12 @@
 """Record `unisono doctor` on a stuck job, as the README shows it."""
 
-import fcntl
 import os
-import pty
-import re
-import struct
-import subprocess
-import sys
 import tempfile
-import termios
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from tests.support.ports import free_port
-from tests.support.programs import place, processes
+from tests.support.programs import place, processes, run_python
 from tests.support.waiting import until
 
 _COLUMNS, _RANKS = 116, 4
@@ -64,7 +57,7 @@ rect {{ fill: #f6f8fa; stroke: #d1d9e0 }}
 
 
 def doctor() -> str:
-    """The SVG of a terminal in which the command was run."""
+    """The SVG of what the command shows on a terminal."""
     with tempfile.TemporaryDirectory() as folder, processes() as python:
         for name, text in _PROGRAMS.items():
             Path(folder, name).write_text(text)
@@ -74,36 +67,15 @@ def doctor() -> str:
 
         def stuck() -> bool:
             nonlocal shown
-            shown = _on_terminal("-m", "unisono", "doctor", str(ranks[0].pid)).replace(folder, _FOLDER)
+            done = run_python("-m", "unisono", "doctor", ranks[0].pid, env={**os.environ, "COLUMNS": f"{_COLUMNS}"})
+            shown = done.stdout.replace(folder, _FOLDER)
             return "waited" in shown and "data.py" in shown
 
         until(stuck, 60)
     return _svg([f"$ unisono doctor {ranks[0].pid}", *shown.rstrip().splitlines()])
 
 
-def _on_terminal(*words: str) -> str:
-    """What Python shows on a terminal of this width."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, _COLUMNS, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    environment.pop("COLUMNS", None)
-    with subprocess.Popen([sys.executable, *words], stdin=its, stdout=its, stderr=its, env=environment):
-        os.close(its)
-        shown = b""
-        try:
-            while read := os.read(ours, 1 << 16):
-                shown += read
-        except OSError:  # what Linux says when the last process has closed the terminal
-            pass
-    os.close(ours)
-    return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\r", "", shown.decode())
-
-
 def _svg(lines: list[str]) -> str:
-    texts = [
-        f'<text x="12" y="{(number + 1) * _LINE + 8}">{escape(line)}</text>'
-        for number, line in enumerate(lines)
-        if line
-    ]
+    texts = [f'<text x="12" y="{k * _LINE + 8}">{escape(line)}</text>' for k, line in enumerate(lines, 1) if line]
     width, height = _COLUMNS * _CHARACTER + 24, (len(lines) + 1) * _LINE + 6
     return _SVG.format(width=width, height=height, inner=width - 1, lower=height - 1, lines="\n".join(texts))

@@ -90,7 +90,8 @@ def test_a_storm(hosts: str, seed: int) -> None:
                 sent = at_once and box.send_at_once(tensor, place(tensor), peer, tag)
                 pending.append((k, me, sent or send(box, tensor, peer, tag), tensor))
             elif kind < 0.55:
-                tensor, source = torch.full((count,), -1), draw.choice([peer, ANY_SOURCE])
+                source, dtype = draw.choice([peer, ANY_SOURCE]), draw.choice([torch.int64, torch.int64, torch.float64])
+                tensor = torch.full((count,), -1, dtype=dtype)  # float64 fits no message
                 got_it = at_once and source == peer and box.receive_at_once(tensor, place(tensor), peer, tag)
                 if got_it is True:
                     got_it = Receive(tensor, peer, tag)

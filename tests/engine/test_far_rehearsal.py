@@ -6,10 +6,13 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from tests.support.in_process_carrier import InProcessCarrier, Wires
+from tests.support.matrix import REDUCING, Case
+from tests.support.matrix_driver import inputs
+from tests.support.matrix_driver import wanted as expected
 from unisono.base.config import Config
 from unisono.base.records import CallRecord
 from unisono.calls.dispatch.over_hosts.relay import Relay
@@ -24,7 +27,8 @@ from unisono.schedule.algorithms.over_hosts import CORES, spanning
 
 _CONFIG = Config(look_up_s=1e-6, spins=0, heap_bytes=1 << 22)
 _TURNS = 20_000
-Data = list[np.ndarray[Any, np.dtype[np.int64]]]
+NOTHING = torch.empty(0, dtype=torch.int64)
+Data = list[torch.Tensor]
 
 
 class Rehearsal:
@@ -75,7 +79,7 @@ class Rehearsal:
         waiting = list(self.ranks)
         for _ in range(_TURNS):
             rank = self.random.choice(waiting)
-            where = (made[rank].address, given[rank].ctypes.data, out[rank].ctypes.data, 0)
+            where = (made[rank].address, given[rank].data_ptr(), out[rank].data_ptr(), 0)
             status = self.relays[rank].run(*where)
             assert status & 0xFF in (DONE, WAITING), (rank, status)
             if status == DONE:
@@ -95,29 +99,11 @@ def ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     made.close()
 
 
-def data(kind: str, p: int, n: int, random: Random) -> tuple[Data, Data]:
-    """What ranks give, and what they get; None where a rank gets nothing."""
-    draw = np.random.default_rng(random.randrange(1 << 30))
-    wide = kind in ("reduce_scatter", "all_to_all", "scatter")
-    given = [draw.integers(0, 1000, n * (p if wide else 1)) for _ in range(p)]
-    blocks = [each.reshape(p, n) if wide else each for each in given]
-    total = np.sum(given, axis=0)
-    match kind:
-        case "all_reduce":
-            return given, [total] * p
-        case "reduce":
-            return given, [total, *[total[:0]] * (p - 1)]
-        case "broadcast":
-            return given, [given[0]] * p
-        case "all_gather":
-            return given, [np.concatenate(given)] * p
-        case "gather":
-            return given, [np.concatenate(given), *[total[:0]] * (p - 1)]
-        case "scatter":
-            return given, [blocks[0][rank] for rank in range(p)]
-        case "reduce_scatter":
-            return given, [total.reshape(p, n)[rank] for rank in range(p)]
-    return given, [np.concatenate([each[rank] for each in blocks]) for rank in range(p)]
+def data(kind: str, p: int, n: int, seed: int) -> tuple[Data, Data]:
+    """What ranks give, and what they should get."""
+    case = Case(kind, "int64", "sum" if kind in REDUCING else "-", n, seed=seed)
+    given, wanted = ([torch.cat([NOTHING, *parts]) for parts in of(case, p)] for of in (inputs, expected))
+    return given, [want if kind != "reduce" or not rank else NOTHING for rank, want in enumerate(wanted)]
 
 
 @pytest.mark.parametrize("kind", [*(kind for kind in CORES if kind != "barrier"), "all_to_all"])
@@ -127,11 +113,11 @@ def test_calls_follow_each_other_in_any_order(ranks: Rehearsal, kind: str) -> No
         for core in CORES.get(kind, ("direct", "pairwise"))[:2]:
             made = ranks.make(kind, core, n, pieces)
             for _ in range(2):
-                given, wanted = data(kind, p, n, random)
-                out = [np.full(max(1, len(want)), -1, np.int64) for want in wanted]
+                given, wanted = data(kind, p, n, random.randrange(1 << 30))
+                out = [torch.full((len(want) + 1,), -1) for want in wanted]
                 ranks.run(made, given, out)
                 for rank in range(p):
-                    right = np.array_equal(out[rank][: len(wanted[rank])], wanted[rank])
+                    right = out[rank].tolist() == [*wanted[rank].tolist(), -1]
                     assert right, f"{made[0].record} of {n}, rank {rank}"
     assert not any(carrier.requests for carrier in ranks.carriers), "a call has ended before its messages"
     assert not ranks.wires.unmet
@@ -140,16 +126,13 @@ def test_calls_follow_each_other_in_any_order(ranks: Rehearsal, kind: str) -> No
 
 @pytest.mark.parametrize("fails", ["begin", "later"])
 def test_a_lost_message_ends_the_call(ranks: Rehearsal, fails: str) -> None:
-    made, (given, wanted) = (
-        ranks.make("all_reduce", "ring", 500, 1),
-        data("all_reduce", len(ranks.ranks), 500, Random(1)),
-    )
-    out = [np.zeros(len(want), np.int64) for want in wanted]
+    made = ranks.make("all_reduce", "ring", 500, 1)
+    given, out = data("all_reduce", len(ranks.ranks), 500, 1)
     ranks.carriers[0].fails = fails
     seen = set()
     for _ in range(2000):
         for rank in ranks.ranks:
-            status = ranks.relays[rank].run(made[rank].address, given[rank].ctypes.data, out[rank].ctypes.data, 0)
+            status = ranks.relays[rank].run(made[rank].address, given[rank].data_ptr(), out[rank].data_ptr(), 0)
             if status & 0xFF == LOST:
                 seen.add(rank)
                 break
@@ -167,16 +150,15 @@ def test_messages_of_refused_calls_are_dropped() -> None:
     """Rank 0 has sent its message by then."""
     for seed in range(20):
         ranks = Rehearsal("2x1", seed)
-        made, (given, _) = ranks.make("broadcast", "linear", 3, 1), data("broadcast", 2, 3, Random(seed))
-        out = [np.zeros(3, np.int64) for _ in ranks.ranks]
-        ranks.relays[0].run(made[0].address, given[0].ctypes.data, out[0].ctypes.data, 0)
+        made, (given, out) = ranks.make("broadcast", "linear", 3, 1), data("broadcast", 2, 3, seed)
+        ranks.relays[0].run(made[0].address, given[0].data_ptr(), out[0].data_ptr(), 0)
         ranks.relays[0].drop()
         ranks.engines[0].skip_call()
         ranks.engines[1].refuse_call()
         assert ranks.wires.unmet
-        given, wanted = data("broadcast", 2, 3, ranks.random)
+        given, wanted = data("broadcast", 2, 3, seed + 100)
         ranks.run(made, given, out)
-        assert np.array_equal(out[1], wanted[1])
+        assert torch.equal(out[1], wanted[1])
         ranks.close()
 
 
@@ -184,12 +166,11 @@ def test_lost_message_delays_no_end_of_a_call() -> None:
     """Rank 0 sends to two hosts, and its first message is lost after it has begun."""
     for seed in range(20):
         ranks = Rehearsal("3x1", seed)
-        made, (given, wanted) = ranks.make("broadcast", "linear", 3, 1), data("broadcast", 3, 3, Random(seed))
-        out = [np.zeros(len(want), np.int64) for want in wanted]
+        made, (given, out) = ranks.make("broadcast", "linear", 3, 1), data("broadcast", 3, 3, seed)
         ranks.carriers[0].fails, status = "later", WAITING
         while status & 0xFF != DONE:
             for rank in (1, 2, 0):
-                status = ranks.relays[rank].run(made[rank].address, given[rank].ctypes.data, out[rank].ctypes.data, 0)
+                status = ranks.relays[rank].run(made[rank].address, given[rank].data_ptr(), out[rank].data_ptr(), 0)
             ranks.wires.move()
         assert not ranks.carriers[0].requests
         ranks.close()

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 
 import unisono
 from tests.support.programs import run_python
-from unisono.base.python import make_once
 
 THREADS = 6
 DTYPES = torch.uint8, torch.float16, torch.float64, torch.float8_e4m3fn
@@ -69,92 +67,11 @@ def main() -> None:
     sys.stdout.write(f"{unisono.run(at_once, 2, hosts=sys.argv[1] or None, timeout_s=100)}\n")
 
 
-def program(hosts: str, code: Path | None = None) -> str:
-    """What the program above writes. code: the folder where machine code is kept; None: the usual one."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    if code is not None:
-        environ["UNISONO_CACHE_DIR"] = str(code)
-    return run_python("-c", MAIN, hosts, env=environ, check=True).stdout
-
-
 @pytest.mark.long
 def test_threads_of_two_worlds_without_code(tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    environ = {**os.environ, "PYTHONPATH": path, "UNISONO_CACHE_DIR": str(tmp_path)}  # where machine code is kept
     with ThreadPoolExecutor() as pool:
-        assert list(pool.map(lambda hosts: program(hosts, tmp_path), ["", "2x1"])) == ["[[], []]\n"] * 2
+        done = pool.map(lambda hosts: run_python("-c", MAIN, hosts, env=environ, check=True), ["", "2x1"])
+        assert [one.stdout for one in done] == ["[[], []]\n"] * 2
     assert not [path.name for path in tmp_path.iterdir() if path.suffix not in (".code", ".lock")]
-
-
-def in_threads(function: Callable[[], object]) -> list[object]:
-    begin = threading.Barrier(THREADS)
-
-    def work(_: int) -> object:
-        begin.wait(30)
-        return function()
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(work, range(THREADS)))
-
-
-def test_one_thread_makes_what_all_get() -> None:
-    made: list[int] = []
-
-    @make_once
-    def make(*of: int) -> object:
-        made.append(of[0])
-        return object()
-
-    for number in range(20):
-        assert len({id(thing) for thing in in_threads(lambda number=number: make(number))}) == 1  # type: ignore[misc]
-    assert made == list(range(20))
-    assert make(3) is not make(4)
-    assert make(3) is make(3)
-
-
-def test_failed_value_is_made_again() -> None:
-    errors = [ValueError("first")]
-
-    @make_once
-    def make() -> int:
-        if errors:
-            raise errors.pop()
-        return 7
-
-    with pytest.raises(ValueError, match="first"):
-        make()
-    assert make() == 7
-
-
-def test_value_made_by_signal_handler_stays() -> None:
-    """It runs in the thread that has begun to make the same."""
-    depth: list[int] = []
-
-    @make_once
-    def make() -> list[int]:
-        depth.append(len(depth))
-        if len(depth) == 1:
-            make()
-        return [len(depth)]
-
-    assert make() is make()
-    assert depth == [0, 1]
-
-
-def test_forked_process_makes_its_own_value() -> None:
-    begun, end = threading.Event(), threading.Event()
-
-    @make_once
-    def make(wait: bool) -> int:
-        if wait:
-            begun.set()
-            end.wait(30)
-        return os.getpid()
-
-    thread = threading.Thread(target=make, args=(True,))
-    thread.start()
-    begun.wait(30)
-    child = os.fork()
-    if not child:
-        os._exit(0 if make(False) == os.getpid() else 1)
-    end.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0

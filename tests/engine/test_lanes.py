@@ -23,7 +23,6 @@ from unisono.engine.compile.program import (
     FAILED,
     IN,
     ROOM,
-    LaneWord,
     LineWord,
     PlanWord,
     RefWord,
@@ -87,10 +86,6 @@ def started(count: int) -> Iterator[Helpers]:
     finally:
         helpers.end()
         assert not any(thread.name == HELPER for thread in threading.enumerate())
-
-
-def words(helpers: Helpers) -> Any:
-    return (ctypes.c_int64 * LaneWord.WORDS).from_address(helpers.address)
 
 
 class Adder:

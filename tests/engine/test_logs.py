@@ -10,7 +10,6 @@ from unisono.base.records import CallRecord
 from unisono.engine.clock import Clock, read_cycles
 from unisono.engine.logs.plan_registry import PLAN_REGISTRY_BYTES, GroupNote, PlanNote, PlanRegistry
 from unisono.engine.logs.rank_logs import CALLS, CallLog, LoggedCall, log_bytes
-from unisono.ranks.group.group import Group
 
 
 def entry_log(calls: int = 8) -> CallLog:
@@ -94,10 +93,6 @@ def test_notes_of_groups_go_and_come() -> None:
     assert any(note.name and long.name.startswith(note.name) for note in seen.groups())
 
 
-def calls_of(group: Group, rank: int) -> list[LoggedCall]:
-    return group.engine.arena.log(rank).read()
-
-
 @in_world(3)
 def test_a_sub_group_has_a_log_of_its_own() -> None:
     world = unisono.init()
@@ -120,5 +115,5 @@ def test_refused_call_is_logged_as_left() -> None:
     with pytest.raises(MismatchError):
         unisono.all_reduce(torch.full((2 + group.rank,), 1.0))
     unisono.barrier()
-    call = next(call for call in calls_of(group, group.rank) if call.number == number)
+    call = next(call for call in group.engine.log.read() if call.number == number)
     assert call.left > call.entered

@@ -3,19 +3,24 @@
 import ast
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from llvmlite import ir
 from numba import int64
 
 import unisono
+from tests.support.each import each
 from unisono.engine import kept, kernels, machine_code
-from unisono.engine.kernels import kernel
+from unisono.engine.kernels import atomics, kernel
 from unisono.engine.kernels.compiled import compiled, object_file
 
 PACKAGE = Path(unisono.__file__).parent
@@ -32,18 +37,11 @@ print(before, found, unit("waiting.poll").on_disk, "numba" in sys.modules)
 
 
 def run(program: str, folder: Path, source: Path = PACKAGE.parent, within: Sequence[str] = ()) -> str:
-    """What a program prints that keeps its code in this folder. within: the command that starts it."""
-    return said_and_told(program, folder, source, within)[0]
-
-
-def said_and_told(
-    program: str, folder: Path, source: Path = PACKAGE.parent, within: Sequence[str] = ()
-) -> tuple[str, str]:
-    """The same, and what it writes to standard error."""
+    """What a program says that keeps its code in this folder, its errors last. within: the command that starts it."""
     environ = {**os.environ, "UNISONO_CACHE_DIR": str(folder), "PYTHONPATH": str(source)}
     command = [*within, sys.executable, "-c", program]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_one_process_compiles_and_others_load(tmp_path: Path) -> None:
@@ -54,12 +52,10 @@ def test_one_process_compiles_and_others_load(tmp_path: Path) -> None:
     assert run(USE, tmp_path) == "True 0 True False\n"
     (code,) = tmp_path.glob("waiting.poll.*.code")
     whole = code.read_bytes()
-    code.write_bytes(whole[:-100] + bytes(byte ^ 1 for byte in whole[-100:]))
-    said = f"unisono: {code} is damaged; it is made again\n"
-    assert said_and_told(USE, tmp_path) == ("True 0 True True\n", said)
-    code.write_bytes(b"")
-    assert run(USE, tmp_path) == "True 0 True True\n"
-    assert code.read_bytes() == whole
+    for damaged in (whole[:-100] + bytes(byte ^ 1 for byte in whole[-100:]), b""):
+        code.write_bytes(damaged)
+        assert run(USE, tmp_path) == f"True 0 True True\nunisono: {code} is damaged; it is made again\n"
+        assert code.read_bytes() == whole
 
 
 CONTAINER = "unshare", "--user", "--map-root-user", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"
@@ -75,32 +71,25 @@ def test_one_of_two_containers_compiles(tmp_path: Path) -> None:
     assert run(USE, tmp_path, within=CONTAINER) == run(USE, tmp_path) == "True 0 True False\n"
 
 
-def test_two_versions_keep_their_code(tmp_path: Path) -> None:
-    other = changed_source(tmp_path)
-    assert [run(USE, tmp_path, source) for source in (PACKAGE.parent, other)] == 2 * ["False 0 True True\n"]
-    assert [run(USE, tmp_path, source) for source in (PACKAGE.parent, other)] == 2 * ["True 0 True False\n"]
-
-
-def changed_source(folder: Path) -> Path:
-    """A copy of the package with another source of kernels."""
-    source = folder / "source"
+def test_changed_source_has_code_of_its_own(tmp_path: Path) -> None:
+    """Old files of another version go, new ones stay: two versions may share a folder."""
+    source = tmp_path / "source"
     shutil.copytree(PACKAGE, source / "unisono", ignore=shutil.ignore_patterns("__pycache__"))
-    with (source / "unisono/engine/kernels/waiting.py").open("a") as file:
-        file.write("# another\n")
-    return source
-
-
-def test_changed_source_renews_the_code(tmp_path: Path) -> None:
-    run(USE, tmp_path)
+    with (source / "unisono/engine/kernels/waiting.py").open("a") as text:
+        text.write("# another\n")
+    assert run(USE, tmp_path) == "False 0 True True\n"
     (code,) = tmp_path.glob("waiting.poll.*.code")
+    assert run(USE, tmp_path, source) == "False 0 True True\n"
+    assert [run(USE, tmp_path, of) for of in (PACKAGE.parent, source)] == 2 * ["True 0 True False\n"]
+    (other,) = {*tmp_path.glob("waiting.poll.*.code")} - {code}
+    other.unlink()
     unfinished = tmp_path / f"{code.name}abc", tmp_path / f"{code.name}xyz"
     for file in unfinished:
         file.touch()
     for old in (code, unfinished[0]):
         os.utime(old, (0, 0))
-    assert run(USE, tmp_path, changed_source(tmp_path)) == "False 0 True True\n"
-    assert [file.exists() for file in (code, *unfinished)] == [False, False, True]
-    assert len(list(tmp_path.glob("waiting.poll.*.code"))) == 1
+    assert run(USE, tmp_path, source) == "False 0 True True\n"
+    assert [file.exists() for file in (code, *unfinished, other)] == [False, False, True, True]
 
 
 def test_read_only_folder_is_no_error(tmp_path: Path) -> None:
@@ -215,6 +204,35 @@ words[2] = 1
 print(kernel("waiting.wait")(first + 32, 1, first, 1, 0, 1 << 40, first + 40, 0, 1_000_000, 0))
 """
     assert run(program, tmp_path) == "1\n"
+
+
+ORDERS = {
+    "load_acquire": "load atomic i64, .* acquire",
+    "store_release": "store atomic i64 .* release",
+    "load_half": "load atomic i32, .* acquire",
+    "store_half": "store atomic i32 .* release",
+    "add_half": "atomicrmw add .* i32 .* seq_cst",
+    "add": "atomicrmw add .* i64 .* seq_cst",
+    "swap": "atomicrmw xchg .* i64 .* seq_cst",
+    "acquire_fence": "fence acquire",
+    "pause": "@.?llvm.aarch64.hint",
+    "cycles": "@.?llvm.readcyclecounter",
+}
+"""What each intrinsic asks of LLVM on AArch64."""
+
+
+@each("name, asked", ORDERS.items())
+def test_intrinsic_orders_memory(name: str, asked: str) -> None:
+    defined = getattr(atomics, name)._defn  # Numba's
+    count = len(signature(defined).parameters) - 1
+    kinds, generate = defined(None, *[None] * count)
+    module, word = ir.Module("one"), ir.IntType(64)
+    module.triple = "aarch64-linux-gnu"
+    function = ir.Function(module, ir.FunctionType(word, [word] * count), "one")
+    builder = ir.IRBuilder(function.append_basic_block())
+    context = SimpleNamespace(get_dummy_value=lambda: None)
+    builder.ret(generate(context, builder, kinds, list(function.args)) or ir.Constant(word, 0))
+    assert re.search(asked, str(module))
 
 
 @pytest.mark.quick

@@ -26,8 +26,6 @@ from unisono.schedule.algorithms.over_hosts import CORES, RAILED, spanning
 from unisono.schedule.choose import choose
 from unisono.schedule.combine import pipeline
 
-pytestmark = pytest.mark.quick
-
 HOSTS = "2x1", "2x2", "3+1", "2x2:round_robin", "3x2"
 FEW = (2, 3, pytest.param(4, marks=pytest.mark.long))
 MANY_ROWS = 200
@@ -70,6 +68,7 @@ def each_program(world: int | str) -> Iterator[tuple[CompiledCall, int, Program]
                 yield call, rank, program
 
 
+@pytest.mark.quick
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_every_program_of_the_catalogue_is_proved(ranks: int) -> None:
@@ -80,6 +79,7 @@ def test_every_program_of_the_catalogue_is_proved(ranks: int) -> None:
     }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("shape", HOSTS)
 def test_programs_of_several_hosts_are_proved(shape: str) -> None:
     for call in calls(shape):
@@ -110,6 +110,7 @@ def ping_pong(r, p, root):  # type: ignore[no-untyped-def]
         yield send(k % 2, 1 - k % 2, 0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("rounds", "chunks", "why"),
     [

@@ -3,16 +3,16 @@
 import ctypes
 import os
 import subprocess
-import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.programs import run_python
+from tests.support.programs import Python, run_python
+from tests.support.waiting import until
 from unisono.engine.process.alive import start_ticks
 from unisono.engine.process.stacks import SIGNAL
-from unisono.observe.live import ask_stacks
 from unisono.observe.live.ask_stacks import Answer, ask_for_stacks, process_status
 
 PROGRAM = """
@@ -30,42 +30,37 @@ away()
 class Other:
     """A process that says where it writes its stacks, does something, and ends when its input ends."""
 
-    def __init__(self, away: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.format(away=away)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.pid = self.process.pid
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process, self.pid = process, process.pid
         self.number = int(self.line())
 
     def line(self) -> str:
         return self.process.stdout.readline().strip()
 
-    def ask(self) -> Answer:
+    def ask(self, *, age_s: float = 3600.0) -> Answer:
+        """Ask when its last answer is so old."""
+        if os.path.exists(file := f"/proc/{self.pid}/fd/{self.number}"):
+            os.utime(file, (time.time() - age_s,) * 2)
         return ask_for_stacks(self.pid, start_ticks(self.pid), self.number)
 
     def written(self) -> int:
         """The bytes that it has written, in all its answers."""
         return os.stat(f"/proc/{self.pid}/fd/{self.number}").st_size
 
-    def end(self) -> int:
+    def end(self, text: str = "") -> int:
         """Let it end; its exit code."""
-        self.process.communicate()
+        self.process.communicate(text)
         return self.process.returncode
 
 
+Start = Callable[[str], Other]
+READ = "sys.stdin.read()"
+
+
 @pytest.fixture
-def started() -> Iterator[list[Other]]:
-    """The processes of a test, to be killed at its end."""
-    others: list[Other] = []
-    yield others
-    for other in others:
-        other.process.kill()
-        other.process.communicate()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask_stacks, "_FRESH_S", 0.0)
+def start(python: Python) -> Start:
+    """start(code): a process that does this."""
+    return lambda away: Other(python("-c", PROGRAM.format(away=away)))
 
 
 def where(answer: Answer) -> list[str]:
@@ -73,45 +68,33 @@ def where(answer: Answer) -> list[str]:
     return [frame.rpartition(" in ")[2] for frame in answer.threads[0]]
 
 
-def start(started: list[Other], away: str) -> Other:
-    started.append(Other(away))
-    return started[-1]
-
-
 @pytest.mark.cold
-def test_it_tells_where_it_is_and_goes_on(started: list[Other]) -> None:
-    other = start(started, "sys.stdin.read()")
+def test_all_threads_are_told_again_and_again(start: Start) -> None:
+    """The main thread first; the process goes on."""
+    wait = "lambda: print('two', flush=True) or threading.Event().wait()"
+    other = start(f"threading.Thread(target={wait}, daemon=True).start(); {READ}")
+    assert other.line() == "two"
+    until(lambda: "away" in where(other.ask()))
     for _ in range(3):
         answer = other.ask()
         assert answer.silent == ""
-        (thread,) = answer.threads
-        assert [frame.rpartition(" in ")[2] for frame in thread] == ["away", "<module>"]
+        assert where(answer) == ["away", "<module>"]
+        (second,) = answer.threads[1:]
+        assert any(frame.endswith(" in <lambda>") for frame in second)
     assert other.end() == 0
 
 
-@pytest.mark.cold
-def test_all_threads_are_told(started: list[Other]) -> None:
-    wait = "lambda: print('two', flush=True) or threading.Event().wait()"
-    other = start(started, f"threading.Thread(target={wait}, daemon=True).start(); sys.stdin.read()")
-    assert other.line() == "two"
-    main, second = other.ask().threads
-    assert main[-1].endswith(" in <module>")
-    assert any(frame.endswith(" in <lambda>") for frame in second)
-    assert other.end() == 0
-
-
-def test_c_code_does_not_block_the_answer(started: list[Other]) -> None:
-    other = start(started, "print('now', flush=True); re.match('(a+)+$', 'a' * 60 + 'b')")
+def test_c_code_does_not_block_the_answer(start: Start) -> None:
+    other = start("print('now', flush=True); re.match('(a+)+$', 'a' * 60 + 'b')")
     assert other.line() == "now"
     assert "away" in where(other.ask())
 
 
-def test_repeated_request_sends_one_signal(started: list[Other], monkeypatch: pytest.MonkeyPatch) -> None:
-    other = start(started, "sys.stdin.read()")
+def test_repeated_request_sends_one_signal(start: Start) -> None:
+    other = start(READ)
     first, written = other.ask(), other.written()
-    monkeypatch.setattr(ask_stacks, "_FRESH_S", 3600.0)
     assert "away" in where(first)
-    assert other.ask() == first
+    assert other.ask(age_s=0) == first
     assert other.written() == written
 
 
@@ -125,23 +108,21 @@ def test_repeated_request_sends_one_signal(started: list[Other], monkeypatch: py
         ("os.execv(sys.executable, [sys.executable, '-c', 'print(\"ready\", flush=True); input()'])", "No such file"),
     ],
 )
-def test_unable_process_gets_no_signal(started: list[Other], away: str, why: str) -> None:
+def test_unable_process_gets_no_signal(start: Start, away: str, why: str) -> None:
     """Even one that had promised to: the signal would end it."""
-    away = away.replace("NUMBER", "answer_with_stacks()")
-    other = start(started, f"{away}; print('ready', flush=True); sys.stdin.read()")
+    other = start(f"{away.replace('NUMBER', 'answer_with_stacks()')}; print('ready', flush=True); {READ}")
     assert other.line() == "ready"
     answer = other.ask()
     assert answer.threads == ()
     assert why in answer.silent
-    other.process.communicate(input="\n")
-    assert other.process.returncode == 0
+    assert other.end("\n") == 0
 
 
-def test_ended_process_is_not_asked(started: list[Other]) -> None:
-    other = start(started, "sys.stdin.read()")
-    assert ask_for_stacks(other.pid, start_ticks(other.pid) - 1, other.number).silent == "its process has ended"
-    assert other.written() == 0
+def test_ended_process_is_not_asked(start: Start) -> None:
+    other = start(READ)
     ticks = start_ticks(other.pid)
+    assert ask_for_stacks(other.pid, ticks - 1, other.number).silent == "its process has ended"
+    assert other.written() == 0
     assert other.end() == 0
     assert ask_for_stacks(other.pid, ticks, other.number).silent == "its process has ended"
 
@@ -158,18 +139,17 @@ child = os.fork()
 """
 
 
-def test_forked_child_has_its_own_file(started: list[Other]) -> None:
-    other = start(started, FORK.strip())
+def test_forked_child_has_its_own_file(start: Start) -> None:
+    other = start(FORK.strip())
     child, number = int(other.line()), int(other.line())
-    theirs = ask_for_stacks(child, start_ticks(child), number)
-    assert "away" in where(theirs)
+    assert "away" in where(ask_for_stacks(child, start_ticks(child), number))
     assert other.written() == 0
     assert "away" in where(other.ask())
     other.end()
 
 
-def test_a_forked_child_has_no_handler(started: list[Other]) -> None:
-    other = start(started, FORK.strip().replace("print(answer_with_stacks(), flush=True)", "print(0, flush=True)"))
+def test_a_forked_child_has_no_handler(start: Start) -> None:
+    other = start(FORK.strip().replace("answer_with_stacks()", "0"))
     child, _ = int(other.line()), other.line()
     assert process_status(other.pid).takes(SIGNAL)
     assert not process_status(child).takes(SIGNAL)
@@ -189,8 +169,8 @@ signal.raise_signal(SIGNAL)
     assert done.stdout == "0\nmine\n"
 
 
-def test_traced_process_is_known(started: list[Other]) -> None:
-    other = start(started, "import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP)")
+def test_traced_process_is_known(start: Start) -> None:
+    other = start("import ctypes; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP)")
     libc: Any = ctypes.CDLL(None)
     _, how = os.waitpid(other.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(how), "this system lets nobody debug"

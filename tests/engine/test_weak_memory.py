@@ -49,8 +49,9 @@ from unisono.hosts.span import Span
 
 pytestmark = pytest.mark.usefixtures("weak")
 
-BEGIN, ENTERED = 1 << 20, CONTROL + 8 * LineWord.NUMBER + 8
-"""Where the pages of a scene are: the control line of a rank, its board, and others; the number of its call 1."""
+BEGIN = 1 << 20
+"""Where the pages of a scene are: the control line of a rank, its board, and others."""
+SIGNED = {LineWord.SIGNATURE + 1: 77, LineWord.NUMBER + 1: 1}  # of a control line in call 1
 KEY = b"k" * 16
 CALL = CallRecord("c")
 WAITS = [Wait(f"g{k}", f"c{k}", (k,)) for k in range(2)]
@@ -98,8 +99,8 @@ def image() -> bytes:
     Board(memoryview(page)).set_call(1, CALL)
     Board(memoryview(page)).let_go = 1
     Board(memoryview(page)).set_gone(DepartureKind.DIED, "gone")
-    words = memoryview(line).cast("Q")
-    words[LineWord.NUMBER + 1], words[LineWord.SIGNATURE + 1] = 1, 77
+    for word, value in SIGNED.items():
+        memoryview(line).cast("Q")[word] = value
     return bytes(line + page)
 
 
@@ -261,7 +262,7 @@ def receives_pieces(memory: Memory) -> bool:
 
 def leave(memory: Memory) -> None:
     """Give the call up, then overwrite the tensor that peers may still read."""
-    memory.release(ENTERED, 1)
+    memory.release(CONTROL + 8 * (LineWord.NUMBER + 1), 1)
     Rank(memory, CONTROL).sign_off(inline=False)
     memory.write(DATA, 9)
 
@@ -373,9 +374,7 @@ SCENES = {
     "ring": Case(published(nothing, send, receives)),
     "whole frame": Case(published(nothing, send_whole, receives_whole)),
     "pieces": Case(published(nothing, send_pieces, receives_pieces)),
-    "rank that leaves": Case(published(
-        lambda m: put_words(m, ENTERED, {LineWord.SIGNATURE - LineWord.NUMBER: 77, 0: 1}), leave, sees_leaver),
-        "order", "acquire_fence"),
+    "leaver": Case(published(lambda m: put_words(m, CONTROL, SIGNED), leave, sees_leaver), "order", "acquire_fence"),
     "copy of memory that is let go": Case(copied(nothing, let_go,
         lambda m: board(m).let_go and m.write(DATA, 9)), reader=""),
     "copy of an entry that is found": Case(copied(lambda m: table(m).write(1, KEY, 4096), finds_and_joins,

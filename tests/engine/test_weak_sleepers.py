@@ -3,6 +3,7 @@
 See test_weak_memory.py. Here the processes take turns in the midst of a function.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -185,3 +186,25 @@ def test_without_a_fence_they_do_not(name: str) -> None:
 
 def test_unannounced_helper_sleeps_on() -> None:
     assert not all(outcomes(partial(wakes_helpers, share, add=lambda *_: 0)))
+
+
+@pytest.mark.parametrize("moment", range(3))
+def test_wake_before_sleep_is_heard(moment: int) -> None:
+    """One for another word, before each step of a rank that goes to sleep: it sleeps only if it can be woken."""
+    memory, words, steps = Memory(lambda _: 0), Counter[int](), iter(range(3))
+    plain: dict[str, Callable[..., Any]] = {
+        "load_half": words.__getitem__, "store_half": words.__setitem__, "syscall": lambda *_: 0,
+        "add_half": lambda at, count: words.update({at: count}),
+    }  # fmt: skip
+
+    def late(step: Callable[..., Any]) -> Callable[..., Any]:
+        def after(*what: int) -> Any:
+            if next(steps) == moment:
+                as_python(waiting.wake, memory, **plain)(FLAG)
+            return step(*what)
+
+        return after
+
+    woken = {name: late(plain[name]) for name in ("load_half", "store_half", "syscall")}
+    ticket, _ = as_python(waiting.announce, memory, **plain | woken)(FLAG)
+    assert not (ticket == words[FLAG + 4] and words[FLAG] == 0)

@@ -33,18 +33,15 @@ def test_six_collectives(play: Play) -> None:
     _, printed = play("six_collectives")
     rows = [re.split(r"\s{2,}", line.strip()) for line in printed.splitlines()]
     assert rows[0] == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    ranks = ["1", "10", "100", "1000"]
-    everything = " ".join(ranks)
-    assert [row[-4:] for row in rows[1:]] == [
-        *(ranks, ["1111", "10", "100", "1000"]),  # reduce
-        *(ranks, ["1111"] * 4),  # all_reduce
-        *(["5 6 7 8", "·", "·", "·"], ["5", "6", "7", "8"]),  # scatter
-        *(ranks, [everything, "·", "·", "·"]),  # gather
-        *(ranks, [everything] * 4),  # all_gather
-        *(ranks, ["1"] * 4),  # broadcast
-    ]
-    names = [row[0].removesuffix("before").strip() for row in rows[1::2]]
-    assert names == ["reduce", "all_reduce", "scatter", "gather", "all_gather", "broadcast"]
+    ranks, all_ranks = ["1", "10", "100", "1000"], "1 10 100 1000"
+    afters = {
+        "reduce": ["1111", "10", "100", "1000"], "all_reduce": ["1111"] * 4, "scatter": ["5", "6", "7", "8"],
+        "gather": [all_ranks, "·", "·", "·"], "all_gather": [all_ranks] * 4, "broadcast": ["1"] * 4,
+    }  # fmt: skip
+    assert [row[0].removesuffix("before").strip() for row in rows[1::2]] == [*afters]
+    befores = [["5 6 7 8", "·", "·", "·"] if name == "scatter" else ranks for name in afters]
+    assert [row[-4:] for row in rows[1::2]] == befores
+    assert [row[-4:] for row in rows[2::2]] == [*afters.values()]
 
 
 @pytest.mark.long
@@ -97,10 +94,8 @@ def test_zero_optimizer(play: Play) -> None:
 def test_own_algorithm(play: Play) -> None:
     values, printed = play("own_algorithm")
     assert "──→ copies   ─+→ adds" in printed
-    assert (
-        "Refused: forgetful is not a correct all_reduce: rank 0 ends without the parts of ranks 1, 2 of chunk 0"
-        in printed
-    )
+    said = "is not a correct all_reduce: rank 0 ends without the parts of ranks 1, 2 of chunk 0"
+    assert f"Refused: forgetful {said}" in printed
     assert "rounds: 4, at best 2; the busiest rank sends 2.0 of the vector" in printed
     assert printed.rstrip().endswith(str([[111.0, 222.0]] * 3))
     assert values["table"].rounds == 4
@@ -139,26 +134,18 @@ def test_sub_groups(play: Play) -> None:
     values, printed = play("sub_groups")
     trace = int((values["a"] @ values["b"]).trace())
     rows, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
-    assert printed.splitlines() == [
-        *(
-            f"rank {rank}: row {rows[rank // 2]}, column {columns[rank % 2]}, its block is right, "
-            f"trace {None if rank in (1, 2) else trace}"
-            for rank in range(4)
-        ),
-        f"the trace of the whole product is {trace}",
-    ]
-
-
-def run(*arguments: str) -> str:
-    app = typer.Typer()
-    app.command()(demo)
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "140"})
-    assert result.exit_code == 0, result.output
-    return result.output
+    said = "row {}, column {}, its block is right, trace {}"
+    ends = [said.format(rows[k // 2], columns[k % 2], trace if k in (0, 3) else None) for k in range(4)]
+    ranks = [f"rank {rank}: {end}" for rank, end in enumerate(ends)]
+    assert printed.splitlines() == [*ranks, f"the trace of the whole product is {trace}"]
 
 
 def test_demo_end_to_end() -> None:
-    printed = run("--steps", "11", "--ranks", "2")
+    app = typer.Typer()
+    app.command()(demo)
+    done = CliRunner().invoke(app, ["--steps", "11", "--ranks", "2"], catch_exceptions=False, env={"COLUMNS": "140"})
+    assert done.exit_code == 0, done.output
+    printed = done.output
     assert printed.startswith("Starting 2 processes.\n")
     assert "training:" not in printed, "without a terminal it shows what it has done only"
     for collective in ("reduce", "all_reduce", "scatter", "gather", "all_gather", "broadcast"):

@@ -10,7 +10,7 @@ import unisono
 from tests.support.matrix import MOVED, OPS, PAIR_OF, REDUCING, WRITTEN, Case, sample
 from tests.support.matrix_driver import IN_PLACE, arguments, gives, run_cases, takes
 from tests.support.matrix_layouts import READ_ONLY, VIEWS, Held, exists
-from tests.support.on_ranks import in_new_world, in_world
+from tests.support.on_ranks import in_new_world
 from tests.support.worlds import Worlds
 from unisono.calls import p2p
 from unisono.engine.reducers import DTYPES
@@ -59,20 +59,18 @@ def still_works() -> None:
     assert tensor.tolist() == [sum(range(1, unisono.get_world_size() + 1))] * 3
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.ranks(1, 2, 3)
 @pytest.mark.parametrize("form", REDUCING)
-@in_world("ranks", all_give=26 * 10 - len(PAIR_OF))
-def test_every_rank_refuses_impossible_pairs(ranks: int, form: str) -> int:
+def test_every_rank_refuses_impossible_pairs(form: str) -> None:
     pairs = [pair for pair in product((*DTYPES, *MOVED), OPS) if pair not in PAIR_OF]
+    assert len(pairs) == 26 * 10 - len(PAIR_OF)
     for dtype, op in pairs:
         refused(form, dtype, op)
         still_works()
-    return len(pairs)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@in_world("ranks", all_give=8 * 4)
-def test_unwritable_views_are_refused_as_outputs(ranks: int) -> int:
+@pytest.mark.ranks(1, 2, 3)
+def test_unwritable_views_are_refused_as_outputs() -> None:
     calls = 0
     for form in (*WRITTEN, "all_gather", "all_gather_single", "reduce_scatter", "all_to_all", "all_to_all_single"):
         for layout, dtype in product(READ_ONLY, ("float32", "complex64")):
@@ -80,7 +78,7 @@ def test_unwritable_views_are_refused_as_outputs(ranks: int) -> int:
                 refused(form, dtype, "sum", layout)
                 still_works()
                 calls += 1
-    return calls
+    assert calls == 8 * 4
 
 
 @pytest.mark.parametrize("layout", sorted(VIEWS.keys() - {"empty", "scalar"}))
@@ -109,9 +107,8 @@ def held(dtype: str, seed: int, layout: str = "contiguous", shared: bool = False
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", MOVED)
-@pytest.mark.parametrize("shape", [2, "2x1", "2x2"])
-@in_world("shape", all_give="")
-def test_dtypes_that_are_only_moved(shape: int | str, dtype: str) -> str:
+@pytest.mark.ranks(2, hosts=["2x1", "2x2"])
+def test_dtypes_that_are_only_moved(dtype: str) -> None:
     """By messages to oneself, to the heap, in a call of many tensors, and to all ranks."""
     me = unisono.get_rank()
     (given, values), (taken, _) = held(dtype, me), held(dtype, 9, "strided")
@@ -129,14 +126,13 @@ def test_dtypes_that_are_only_moved(shape: int | str, dtype: str) -> str:
     found += "".join(one.check(held(dtype, seed)[1]) for (one, _), seed in zip(pairs, (1, 6), strict=True))
     outputs = [held(dtype, 9)[0] for _ in range(unisono.get_world_size())]
     unisono.all_gather([out.tensor for out in outputs], given.tensor)
-    return found + given.check(values) + "".join(out.check(held(dtype, k)[1]) for k, out in enumerate(outputs))
+    found += given.check(values) + "".join(out.check(held(dtype, k)[1]) for k, out in enumerate(outputs))
+    assert found == ""
 
 
-@in_new_world(2, config=unisono.Config(keep_inputs=1), all_give=[""] * len(MOVED))
-def test_calls_that_keep_their_inputs() -> list[str]:
-    wrong = []
+@in_new_world(2, config=unisono.Config(keep_inputs=1))
+def test_calls_that_keep_their_inputs() -> None:
     for dtype in MOVED:
         one, _ = held(dtype, unisono.get_rank())
         unisono.broadcast(one.tensor, 1)
-        wrong.append(one.check(held(dtype, 1)[1]))
-    return wrong
+        assert one.check(held(dtype, 1)[1]) == "", dtype

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,23 +16,23 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import unisono
 from tests.support.on_ranks import in_new_world
+from tests.support.programs import Python, place
+from tests.support.say import flat, refused
 from tests.support.waiting import until
-from unisono.base.errors import ArgumentError
 from unisono.base.records import DepartureKind
 from unisono.engine.logs.plan_registry import GroupNote
 from unisono.engine.logs.rank_logs import CALLS
 from unisono.engine.memory.arena import Arena
 from unisono.engine.process.alive import start_ticks
 from unisono.observe.live import snapshot as live_snapshot
-from unisono.observe.live.jobs import attached, find_jobs, stack_of, the_job
+from unisono.observe.live.jobs import attached, stack_of, the_job
+from unisono.observe.live.meeting_page import waiting_of
 from unisono.observe.live.snapshot import Culprit, Snapshot, diagnose, rates, snapshot
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.tracks import RankCall, Track, time_inside_ns
-from unisono.tools.cli import app
 
 RANKS = 4
 PACKAGE = Path(unisono.__file__).parent
@@ -140,9 +141,8 @@ def test_stopped_rank_is_the_culprit(tmp_path: Path) -> None:
         assert inside.call == "all_reduce(float32[1000], max)"
         name, line = Path(__file__).name, stopped.__code__.co_firstlineno + 4
         until(lambda: f"{name}:{line})" in snapshot(arena).waits[0].call)
-        done = CliRunner().invoke(app, ["doctor", str(pids[0])])
-        said = " ".join(done.output.split())
-        assert said.startswith(f"rank 2 (pid {pids[2]}) is stopped: ranks 0, 1, 3 have waited "), done.output
+        said = flat(f"doctor {pids[0]}")
+        assert said.startswith(f"rank 2 (pid {pids[2]}) is stopped: ranks 0, 1, 3 have waited ")
         assert f"for it Let it go on with `kill -CONT {pids[2]}`." in said
         assert f"{name}:{line})" in said, "the line of this call, not of the first one like it"
 
@@ -156,12 +156,16 @@ def test_computing_rank_is_culprit_with_its_stack(tmp_path: Path) -> None:
         assert any("in looping" in line for line in stack_of(arena, 1).frames)
         found_out = diagnose(seen, snapshot(arena), lambda rank: stack_of(arena, rank).line)
         assert found_out.ranks == [1, 0, 2, 3]
-        assert re.match(
-            rf"rank 1 \(pid {pids[1]}\) .*, at .*test_look.py:\d+: ranks 0, 2, 3 have waited .* for it",
-            found_out.lines[0],
-        )
+        said = rf"rank 1 \(pid {pids[1]}\) .*, at .*test_look.py:\d+: ranks 0, 2, 3 have waited .* for it"
+        assert re.match(said, found_out.lines[0])
         assert not any(f"{PACKAGE}/" in frame for frame in stack_of(arena, 0).frames), "frames of this package"
         assert "not entered by rank 1" in last_calls_text([t for t in seen.tracks if t.group == "world"], seen.at_ns)
+        with unisono.world(1) as other:
+            other.run(int)  # only now there are its ranks
+            for command in "top", "doctor":
+                named = re.search(r"found \d+ jobs. Name one by a process of it, such as ([\d, ]+)", refused(command))
+                assert named
+                assert {*map(str, pids)} & {*named[1].split(", ")}
 
 
 def test_far_rank_is_no_process_of_this_host(tmp_path: Path) -> None:
@@ -170,10 +174,10 @@ def test_far_rank_is_no_process_of_this_host(tmp_path: Path) -> None:
         seen = snapshot(arena)
         assert [rank.far for rank in seen.ranks] == [False, False, True, True]
         assert {rank.does for rank in seen.ranks[2:]} == {"is on another host"}
-        said = " ".join(CliRunner().invoke(app, ["doctor", str(pids[0])]).output.split())
+        said = flat(f"doctor {pids[0]}")
         assert f"rank 3 (pid {pids[3]}) is on another host: " in said
         assert f"Ask on its host: unisono doctor {pids[3]}" in said
-        said = " ".join(CliRunner().invoke(app, ["doctor", str(pids[3])]).output.split())
+        said = flat(f"doctor {pids[3]}")
         assert re.match(rf"rank 3 \(pid {pids[3]}\) .*, at .*test_look.py:\d+: rank 2 has waited ", said), said
 
 
@@ -185,29 +189,15 @@ def test_circle_through_groups_is_one_deadlock(tmp_path: Path) -> None:
         assert {(rank, wait.group, wait.missing) for rank, wait in seen.waits.items()} >= {
             (0, "world", (3,)), (2, "world", (3,)), (3, "pair", (2,)),
         }  # fmt: skip
-        done = CliRunner().invoke(app, ["doctor", str(pids[1])])
-        said = " ".join(done.output.split())
+        said = flat(f"doctor {pids[1]}")
         assert "deadlock for " in said
         assert "Let all ranks make these calls in one order." in said
         assert "last calls of group 'pair', by number: #1 all_reduce" in said
         assert "rank 2 (pid" in said
         assert "rank 3 (pid" in said
-        done = CliRunner().invoke(app, ["top", str(pids[1]), "--once"])
-        said = " ".join(done.output.split())
+        said = flat(f"top {pids[1]} --once")
         assert "none of them can go on" in said
         assert all(f" {rank} {pid} waits for " in f" {said}" for rank, pid in enumerate(pids))
-
-
-def test_several_jobs_are_named(tmp_path: Path) -> None:
-    with running(looping, tmp_path) as (_, pids), unisono.world(1) as other:
-        other.run(int)  # only now there are its ranks
-        for command in "top", "doctor":
-            done = CliRunner().invoke(app, [command])
-            assert done.exit_code == 2, done.output
-            said = " ".join(done.output.split())
-            named = re.search(r"found \d+ jobs. Name one by a process of it, such as ([\d, ]+)", said)
-            assert named, said
-            assert {*map(str, pids)} & {*named[1].split(", ")}, said
 
 
 CONTAINED = """
@@ -242,12 +232,6 @@ def test_ranks_in_a_container() -> None:
             job.kill()
 
 
-def test_process_without_a_job_is_named() -> None:
-    assert find_jobs(1 << 22) == []
-    with pytest.raises(ArgumentError, match="process 4194304 does not exist"):
-        the_job(1 << 22)
-
-
 def track(rank: int, *times: tuple[int, int]) -> Track:
     calls = [RankCall(k, *span, None) for k, span in enumerate(times, 1)]
     return Track("world", 0, rank, rank, 2, calls)
@@ -274,3 +258,26 @@ def test_rates_are_of_the_time_between_two_looks() -> None:
         assert 0 < found.share <= 1
         assert round(found.bytes_per_s * passed_s) in range(1024 * CALLS // 2 - 1, 1024 * CALLS // 2 + 2)
         unisono.barrier()
+
+
+def test_ranks_without_a_group_say_for_whom(tmp_path: Path, python: Python) -> None:
+    """Rank 0 waits for two ranks that do not come, rank 1 of another job for a rank 0 that does not listen."""
+    script = tmp_path / "waits.py"
+    script.write_text("import unisono\n\nunisono.init(timeout_s=100)\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # bound but not listening
+        port = probe.getsockname()[1]
+        ranks = [python(script, **place(rank, size, at)) for rank, size, at in ((0, 3, 0), (1, 2, port))]
+        until(lambda: "to come" in _what(ranks[0].pid) and "to listen" in _what(ranks[1].pid), 100)
+        first, second = (flat(f"doctor {rank.pid}") for rank in ranks)
+    assert f"rank 0 of 3 (pid {ranks[0].pid}) has no group yet" in first
+    assert "it has waited for ranks 1, 2 to come at 127.0.0.1:" in first
+    assert f"for rank 0 to listen at 127.0.0.1:{port}" in second
+    for said in (first, second):
+        assert f'{script}", line 3 in <module>' in said
+
+
+def _what(pid: int) -> str:
+    """What a process waits for; of rank 0, once it knows which ranks."""
+    waiting = waiting_of(pid)
+    return "" if waiting is None or (waiting.rank == 0 and len(waiting.ranks) < 2) else waiting.what

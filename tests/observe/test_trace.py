@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import random
 import shutil
 import sys
@@ -63,9 +62,9 @@ def check(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return slices
 
 
-def text_in(folder: Path) -> str:
-    """What `unisono trace` prints for this folder, in one line. It also writes the file for Perfetto there."""
-    done = CliRunner().invoke(app, ["trace", str(folder)], catch_exceptions=False)
+def text_in(*folders: Path) -> str:
+    """What `unisono trace` prints for these folders, in one line. It also writes a file for Perfetto into the first."""
+    done = CliRunner().invoke(app, ["trace", *map(str, folders)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
 
@@ -195,26 +194,24 @@ def test_report_counts_times_bytes_and_latecomers() -> None:
     ]
 
 
+def made_of(tracks: list[Track]) -> list[Recorded]:
+    return [Recorded("j", k, len(tracks), 0, "a", "m", 7, "", 0, True, [one]) for k, one in enumerate(tracks)]
+
+
 def test_wait_ends_when_its_call_is_left() -> None:
     one = track(0, [(1000, 90_000, REDUCE), (200_000, 200_400, GATHER)])
     two = track(1, [(95_000, 97_000, REDUCE), (300_000, 0, GATHER)])
-    parts = [Recorded("j", rank, 2, 0, "a", "m", 7, "", 0, True, [some]) for rank, some in enumerate((one, two))]
-    slices = check(list(events(parts)))
+    slices = check(list(events(made_of([one, two]))))
     assert [(each["pid"], each["dur"], each["args"].get("waited_us")) for each in slices] == [
         (0, 89.0, 89.0), (1, 2.0, None), (0, 0.4, 0.4), (1, 0.0, None),
     ]  # fmt: skip
-    found = report([one, two])
-    assert [(late.rank, late.calls, late.waited_ns) for late in found.late] == [(1, 1, 89_000)]
+    assert [(late.rank, late.calls, late.waited_ns) for late in report([one, two]).late] == [(1, 1, 89_000)]
 
 
 def test_arrows_lead_to_the_rank_that_came_late() -> None:
-    tracks = [track(rank, [(100 + 50_000 * rank, 300_000, REDUCE)], 3) for rank in range(3)]
-    parts = [Recorded("j", rank, 3, 0, "a", "m", 7, "", 0, True, [tracks[rank]]) for rank in range(3)]
-    found = list(events(parts))
-    slices = check(found)
-    assert [(one["args"].get("waited_for"), one["args"].get("waited_us")) for one in slices] == [
-        (2, 100.0), (2, 50.0), (None, None),
-    ]  # fmt: skip
+    found = list(events(made_of([track(rank, [(100 + 50_000 * rank, 300_000, REDUCE)], 3) for rank in range(3)])))
+    waited = [(one["args"].get("waited_for"), one["args"].get("waited_us")) for one in check(found)]
+    assert waited == [(2, 100.0), (2, 50.0), (None, None)]
     assert [event["pid"] for event in found if event["ph"] == "s"] == [0, 1]
     assert [event["pid"] for event in found if event["ph"] == "f"] == [2, 2]
 
@@ -289,15 +286,20 @@ def work() -> None:
     unisono.barrier()
 
 
-def names_of(slices: list[dict[str, Any]], rank: int, name: str) -> int:
-    return [one["name"].partition(" ")[0] for one in slices if one["pid"] == rank].count(name)
-
-
 def test_one_file_of_a_job_over_hosts(traced: Path) -> None:
+    """Of its folder, or of the folders of hosts that share nothing: each has the files of its ranks only."""
     with unisono.world(4, hosts="2x2", timeout_s=90) as world:
         world.run(work)
+    for rank in range(4):
+        (folder := traced / f"h{rank // 2}" / "calls").mkdir(parents=True, exist_ok=True)
+        for path in (traced / "calls").glob(f"*.rank-{rank}.*"):
+            shutil.copy(path, folder)
+    assert "ranks 0, 1 of 4 not in it" in text_in(traced / "h1")
+    assert {one["pid"] for one in read(traced / "h1")[1]} == {2, 3}
+    assert "right to within about" in text_in(traced / "h0", traced / "h1")
     assert "right to within about" in text_in(traced)
     about, slices = read(traced)
+    assert (about, slices) == read(traced / "h0")
     (clock,) = about["clocks"]
     assert clock["host"] == 1
     assert clock["name"].endswith("/1")
@@ -305,9 +307,8 @@ def test_one_file_of_a_job_over_hosts(traced: Path) -> None:
     for rank in range(4):
         mine = [one for one in slices if one["pid"] == rank]
         assert len([one for one in mine if one["args"]["call"] == "all_reduce(float32[8], max)"]) >= 20
-        assert names_of(slices, rank, "broadcast") == (rank < 2)
-    (path,) = traced.glob("*.json")
-    found = json.loads(path.read_text())["traceEvents"]
+        assert [one["name"].partition(" ")[0] for one in mine].count("broadcast") == (rank < 2)
+    found = json.loads(next(traced.glob("*.json")).read_text())["traceEvents"]
     titles = [event["args"]["name"] for event in found if event["name"] == "process_name"]
     assert [title.split(" (")[0].rpartition("/")[2] for title in titles] == [
         "0, rank 0", "0, rank 1", "1, rank 2", "1, rank 3",
@@ -315,31 +316,6 @@ def test_one_file_of_a_job_over_hosts(traced: Path) -> None:
     labels = [event["args"]["labels"] for event in found if event["name"] == "process_labels"]
     assert len(labels) == 4
     assert len(set(labels)) == 2
-
-
-@pytest.mark.long
-def test_folders_of_several_hosts_become_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of hosts that share nothing: each has the files of its ranks only."""
-    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path / "all"))
-    with unisono.world(4, hosts="2x2", timeout_s=90) as world:
-        world.run(work)
-    for host, ranks in enumerate(((0, 1), (2, 3))):
-        (tmp_path / f"h{host}" / "calls").mkdir(parents=True)
-        for rank in ranks:
-            for path in (tmp_path / "all" / "calls").glob(f"*.rank-{rank}.*"):
-                shutil.copy(path, tmp_path / f"h{host}" / "calls")
-
-    def command(*folders: str) -> str:
-        words, environ = [tmp_path / folder for folder in folders], {**os.environ, "UNISONO_TRACE": ""}
-        return run_python("-m", "unisono", "trace", *words, check=True, env=environ).stdout
-
-    said = command("h1")
-    assert "ranks 0, 1 of 4 not in it" in said.replace("\n", " ")
-    assert {one["pid"] for one in read(tmp_path / "h1")[1]} == {2, 3}
-    said = command("h0", "h1")
-    assert "right to within about" in said
-    command("all")
-    assert read(tmp_path / "h0") == read(tmp_path / "all")
 
 
 def test_arrows_never_lead_back_in_time() -> None:

@@ -1,5 +1,7 @@
 """Counts and costs by level against what can be worked out by hand, the bounds, and each other."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,21 +15,19 @@ from unisono.schedule.algorithms.over_hosts import CORES, spanning
 pytestmark = pytest.mark.quick
 
 
-def test_ring_all_reduce_of_four() -> None:
-    counts = count(CATALOGUE["all_reduce.ring"].schedule(4))
-    assert counts == Counts(6, 1, (6,) * 4, (1.5,) * 4, (1.5,) * 4, (0.75,) * 4)
-    assert (counts.most_sent, counts.most_received, counts.most_added) == (1.5, 1.5, 0.75)
+COUNTED = [
+    ("all_reduce.ring", 4, Counts(6, 1, (6,) * 4, (1.5,) * 4, (1.5,) * 4, (0.75,) * 4)),
+    ("reduce.linear", 5, Counts(1, 4, (1, 1, 0, 1, 1), (1, 1, 0, 1, 1), (0, 0, 4, 0, 0), (0, 0, 4, 0, 0))),
+    ("all_reduce.one_shot", 3, Counts(1, 2, (2,) * 3, (2,) * 3, (2,) * 3, (2,) * 3)),  # local moves are no messages
+    ("all_reduce.one_shot", 1, Counts(0, 0, (0,), (0,), (0,), (0,))),
+]
 
 
-def test_root_of_a_linear_reduce_is_busy() -> None:
-    counts = count(CATALOGUE["reduce.linear"].schedule(5, 2))
-    assert counts == Counts(1, 4, (1, 1, 0, 1, 1), (1, 1, 0, 1, 1), (0, 0, 4, 0, 0), (0, 0, 4, 0, 0))
-
-
-def test_local_moves_are_no_messages() -> None:
-    one_shot, alone = (count(CATALOGUE["all_reduce.one_shot"].schedule(p)) for p in (3, 1))
-    assert one_shot == Counts(1, 2, (2,) * 3, (2,) * 3, (2,) * 3, (2,) * 3)
-    assert alone == Counts(0, 0, (0,), (0,), (0,), (0,))
+@each("name, ranks, counts", COUNTED)
+def test_counts_by_hand(name: str, ranks: int, counts: Counts) -> None:
+    found = count(CATALOGUE[name].schedule(ranks, ranks // 2))
+    assert found == counts
+    assert (found.most_sent, found.most_received, found.most_added) == tuple(map(max, counts[3:]))
 
 
 def test_several_rows_to_one_rank_are_one_message() -> None:
@@ -36,8 +36,8 @@ def test_several_rows_to_one_rank_are_one_message() -> None:
     assert count(CATALOGUE["all_gather.two_way_ring"].schedule(8)).ports == 2
 
 
-@pytest.mark.parametrize(
-    ("collective", "bounds"),
+@each(
+    "collective, bounds",
     [
         ("broadcast", Bounds(3, 1, 1, 0)),
         ("reduce", Bounds(3, 1, 1, 0.8)),
@@ -91,61 +91,60 @@ def test_levels_need_hosts() -> None:
         levels(CATALOGUE["all_reduce.ring"].schedule(4))
 
 
-def test_bounds_of_hosts_by_hand() -> None:
-    hosts = Hosts.parse("3+1")
-    assert lower_bounds("all_reduce", hosts) == Bounds(1, 1.0, 1.0, 0.75)
-    assert lower_bounds("all_gather", hosts) == Bounds(1, 0.75, 0.75, 0)
-    assert lower_bounds("scatter", hosts, 3) == Bounds(1, 0.75, 0.75, 0)
-    assert lower_bounds("scatter", hosts, 0) == Bounds(1, 0.25, 0.25, 0)
-    assert lower_bounds("all_to_all", hosts) == Bounds(1, 0.75, 0.75, 0)
+BY_HAND = [
+    ("all_reduce", 0, Bounds(1, 1.0, 1.0, 0.75)),
+    ("all_gather", 0, Bounds(1, 0.75, 0.75, 0)),
+    ("scatter", 3, Bounds(1, 0.75, 0.75, 0)),
+    ("scatter", 0, Bounds(1, 0.25, 0.25, 0)),
+    ("all_to_all", 0, Bounds(1, 0.75, 0.75, 0)),
+]
+
+
+@each("collective, root, bounds", BY_HAND)
+def test_bounds_of_hosts_by_hand(collective: str, root: int, bounds: Bounds) -> None:
+    assert lower_bounds(collective, Hosts.parse("3+1"), root) == bounds
     assert lower_bounds("all_reduce", Hosts.parse("4x8")).sent == 1.5
     assert lower_bounds("broadcast", Hosts.one(3)) == Bounds(0, 0.0, 0.0, 0)
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.sampled_from(sorted(CORES)), st.data())
-def test_no_table_over_hosts_is_below_the_bounds(names: list[int], collective: str, data: st.DataObject) -> None:
-    hosts = Hosts.of(names)
+EVERY = [*CORES] * (len(CATALOGUE) // len(CORES)) + [*CATALOGUE]
+
+
+@settings(max_examples=160)
+@given(
+    st.lists(st.integers(0, 3), min_size=2, max_size=9),
+    st.sampled_from(EVERY),
+    st.data(),
+)
+def test_no_table_is_below_the_bounds(names: list[int], name: str, data: st.DataObject) -> None:
+    """Neither those over hosts nor the flat ones."""
+    hosts, collective = Hosts.of(names), name.partition(".")[0]
     root = data.draw(st.integers(0, hosts.ranks - 1)) if collective in ROOTED else 0
-    core = data.draw(st.sampled_from(CORES[collective]))
-    call = spanning(collective, hosts, root, rails=data.draw(st.integers(1, hosts.rails)), core=core)
-    bounds, (leaves, enters) = lower_bounds(collective, hosts, root), busiest(call)
+    if name in CORES:
+        core = data.draw(st.sampled_from(CORES[collective]))
+        table = spanning(collective, hosts, root, rails=data.draw(st.integers(1, hosts.rails)), core=core)
+    elif CATALOGUE[name].allows(hosts.ranks):
+        table = CATALOGUE[name].schedule(hosts.ranks, root).replace(hosts=hosts)
+    else:
+        return
+    bounds, (leaves, enters) = lower_bounds(collective, hosts, root), busiest(table)
     assert leaves >= bounds.sent - 1e-9
     assert enters >= bounds.received - 1e-9
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=8), st.sampled_from(sorted(CATALOGUE)))
-def test_no_flat_table_is_below_the_bounds(names: list[int], name: str) -> None:
-    hosts, algorithm = Hosts.of(names), CATALOGUE[name]
-    if not algorithm.allows(hosts.ranks):
-        return
-    root = hosts.ranks - 1
-    found = levels(algorithm.schedule(hosts.ranks, root).replace(hosts=hosts))
-    bounds = lower_bounds(algorithm.collective, hosts, root)
-    assert max(found.leaves) >= bounds.sent - 1e-9
-    assert max(found.enters) >= bounds.received - 1e-9
 
 
 @pytest.mark.parametrize("text", MAPS)
 def test_host_traffic_meets_the_bounds(text: str) -> None:
     hosts = Hosts.parse(text)
+    alike = len({len(host) for host in hosts.members}) == 1
     for rails in range(1, hosts.rails + 1):
         for collective in ("all_reduce", "reduce_scatter", "all_gather"):
-            bounds, (leaves, enters) = (
-                lower_bounds(collective, hosts),
-                busiest(spanning(collective, hosts, rails=rails)),
-            )
-            alike = len({len(host) for host in hosts.members}) == 1
+            bounds = lower_bounds(collective, hosts)
+            leaves, enters = busiest(spanning(collective, hosts, rails=rails))
             if alike or collective != "reduce_scatter":
                 assert enters == pytest.approx(bounds.received)
             if alike or collective != "all_gather":
                 assert leaves == pytest.approx(bounds.sent)
-        for root in range(hosts.ranks):
-            for collective in ("scatter", "gather"):
-                bounds = lower_bounds(collective, hosts, root)
-                assert busiest(spanning(collective, hosts, root)) == pytest.approx((bounds.sent, bounds.received))
-            for collective in ("broadcast", "reduce"):
-                bounds = lower_bounds(collective, hosts, root)
-                chain = spanning(collective, hosts, root, rails=rails, core="chain")
-                assert busiest(chain) == pytest.approx((bounds.sent, bounds.received))
+        for root, collective in product(range(hosts.ranks), ("scatter", "gather", "broadcast", "reduce")):
+            bounds, chain = lower_bounds(collective, hosts, root), collective in ("broadcast", "reduce")
+            more = {"rails": rails, "core": "chain"} if chain else {}
+            assert busiest(spanning(collective, hosts, root, **more)) == pytest.approx((bounds.sent, bounds.received))

@@ -26,16 +26,6 @@ def in_new_world(ranks: int | str | None = None, **how: Any) -> Decorator:
     return _on_ranks((), run, ranks=ranks, **how)
 
 
-def in_each_new_world(size: int, **how: Any) -> Decorator:
-    """The same on ranks of one host, and again as if on two: those of the fixture `new_world` of tests of messages."""
-
-    def run(test: Any, given: dict[str, Any], size: int, new_world: Any, **options: Any) -> Any:
-        with new_world(size, **{"timeout_s": DEADLINE_S, **options}) as world:
-            return world.run(test, **given)
-
-    return _on_ranks(("new_world",), run, size=size, **how)
-
-
 def in_world(shape: int | str, **how: Any) -> Decorator:
     """The same on ranks that tests share; shape: how many, or on which hosts, such as "2x2"."""
 

@@ -6,4 +6,3 @@ import unisono
 
 Worlds = Callable[[int], unisono.World]
 OnHosts = Callable[[str], unisono.World]
-NewWorld = Callable[..., unisono.World]

@@ -49,12 +49,15 @@ _Held = tuple[int, int, int]
 """Origin chunk, set of ranks, order of combination as a number: equal numbers mean equal orders."""
 
 
-def prove(schedule: Schedule, *, ordered: bool = False, chunks: Sequence[int] | None = None) -> Proof:
+def prove(
+    schedule: Schedule, *, ordered: bool = False, chunks: Sequence[int] | None = None, exact: bool | None = None
+) -> Proof:
     """Prove that at the end every slot of the contract holds each contribution exactly once.
 
     Args:
         ordered: Also prove that only neighbours in rank order are combined, which ops that do not commute require.
         chunks: Follow only these; see `sample`. None: all.
+        exact: By sets of ranks, or by sums of random numbers. None: by sets up to 1,024 ranks.
 
     Raises:
         AlgorithmError: The table is wrong. Its argument is a `Fault` with round, slot, reason and source line.
@@ -63,7 +66,8 @@ def prove(schedule: Schedule, *, ordered: bool = False, chunks: Sequence[int] | 
     followed = "all" if chunks is None or len(set(chunks)) == schedule.chunks else "some"
     if chunks is None and schedule.symmetric and stray_row(schedule) is None:
         chunks, followed = (0,), "one"
-    many = schedule.ranks > _MOST_IN_SETS and schedule.collective != "barrier" and not ordered
+    many = schedule.ranks > _MOST_IN_SETS if exact is None else not exact
+    many = many and schedule.collective != "barrier" and not ordered
     same_bits = _by_fingerprints(schedule, chunks) if many else _run(schedule, chunks, ordered=ordered)
     method, bits = "fingerprints" if many else "exact", same_bits if schedule.collective == "all_reduce" else None
     return Proof(schedule.name, schedule.ranks, schedule.rounds, method, followed, bits)

@@ -9,7 +9,8 @@ import struct
 import threading
 import time
 import tracemalloc
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 from hypothesis import given, settings
@@ -136,6 +137,16 @@ def until_the_end(channel: Channel) -> int:
     raise AssertionError("it has no end")
 
 
+@contextmanager
+def said(data: bytes) -> Iterator[Channel]:
+    """A channel whose other end has sent these bytes, and ended."""
+    channel, raw = Channel.pair()
+    with raw:
+        raw.sendall(data)
+    yield channel
+    channel.close()
+
+
 pieces = st.binary(max_size=40) | st.builds(
     framed,
     st.binary(max_size=20) | st.integers().map(lambda it: json.dumps([it]).encode()),
@@ -145,29 +156,20 @@ pieces = st.binary(max_size=40) | st.builds(
 
 
 @given(st.lists(pieces, max_size=6).map(b"".join))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
-    channel, raw = Channel.pair()
-    with raw:
-        raw.sendall(data)
-    assert until_the_end(channel) <= len(data)
-    channel.close()
+    with said(data) as channel:
+        assert until_the_end(channel) <= len(data)
 
 
 def test_pickled_bytes_are_not_unpickled() -> None:
-    channel, raw = Channel.pair()
-    with raw:
-        raw.sendall(framed(pickle.dumps(Bomb())))
-        with pytest.raises(EOFError, match="invalid message"):
-            channel.poll()
-    channel.close()
+    with said(framed(pickle.dumps(Bomb()))) as channel, pytest.raises(EOFError, match="invalid message"):
+        channel.poll()
 
 
 @pytest.mark.parametrize("sizes", [(1 << 20, 0), (0, 1 << 20), (0, (1 << 64) - 1), ((1 << 32) - 1, (1 << 64) - 1)])
 def test_message_claiming_great_length_is_refused(sizes: tuple[int, int]) -> None:
-    channel, raw = Channel.pair()
-    with raw:
-        raw.sendall(HEADER.pack(*sizes, 0))
+    with said(HEADER.pack(*sizes, 0)) as channel:
         tracemalloc.start()
         try:
             with pytest.raises(EOFError, match="invalid message"):
@@ -175,16 +177,12 @@ def test_message_claiming_great_length_is_refused(sizes: tuple[int, int]) -> Non
             assert tracemalloc.get_traced_memory()[1] < 1 << 20
         finally:
             tracemalloc.stop()
-    channel.close()
 
 
 @pytest.mark.parametrize("text", [b"[" * 60_000, b"9" * 60_000, b"\xff", b"NaN!"])
 def test_values_that_are_no_values_are_the_end(text: bytes) -> None:
-    channel, raw = Channel.pair()
-    with raw:
-        raw.sendall(framed(text))
-    assert until_the_end(channel) <= 1  # versions of Python differ in which numbers are too long
-    channel.close()
+    with said(framed(text)) as channel:
+        assert until_the_end(channel) <= 1  # versions of Python differ in which numbers are too long
 
 
 @pytest.mark.parametrize(("claimed", "sent"), [(2, 1), (1, 0), (0, 16)])

@@ -89,7 +89,7 @@ trees = st.recursive(
 
 @pytest.mark.filterwarnings("ignore")
 @given(st.binary(max_size=200) | st.builds(forged, st.binary(max_size=100) | trees, st.binary(max_size=16)))
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(500))
 def test_any_bytes_are_an_object_or_an_error(data: bytes) -> None:
     with contextlib.suppress(ArgumentError):
         decode(data)

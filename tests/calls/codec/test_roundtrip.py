@@ -82,7 +82,7 @@ objects = st.recursive(
 )
 
 
-@settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(150))
 @given(objects)
 def test_objects_come_back_as_they_were(value: object) -> None:
     assert same(value, sent(value))

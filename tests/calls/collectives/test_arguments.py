@@ -73,6 +73,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("all_gather((f() for _ in range(2)), f())", DTypeError, "tensor_list"),
     ("all_gather([f(5), f()], f())", ArgumentError, r"tensor_list\[0\]: got float32\[5\]"),
     ("reduce_scatter(f(), [f(), f().double()])", ArgumentError, r"input_list\[1\]: got float64\[4\]"),
+    ("all_gather(None, torch.zeros([1] * 9))", ArgumentError, "9 dimensions"),
     ("scatter(f(), None, 0)", ArgumentError, "scatter_list: got None on rank 0"),
     ("scatter(f(), [f(), f()], 1)", ArgumentError, "on rank 1 .* only"),
     ("gather(f(), [f(), f()], 1)", ArgumentError, "on rank 1 .* only"),
@@ -131,6 +132,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("all_gather_coalesced([], [f(), f(8)])", ArgumentError, "outputs: got 0 tensors"),
     ("all_gather_coalesced([f()], [f()])", ArgumentError, r"outputs\[0\]"),
     ("all_gather_coalesced([w[:8]], [w[3:7]])", ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
+    ("all_gather_coalesced([f(20), w[8:10]], [w[:10], w[2:3]])", ArgumentError, r"inputs\[0\] and outputs\[1\] share"),
     ("reduce_scatter_coalesced([w[4:8], f(1)], [w[:8], f(2)])", ArgumentError, r"outputs\[0\] and inputs\[0\] share"),
     ("all_reduce_coalesced([f().long()], premul_sum(2.0))", DTypeError, "premul_sum: got int64"),
     # of objects
@@ -222,6 +224,7 @@ DIFFERENT: list[tuple[str, str, tuple[str, ...]]] = [
     ("all_reduce_coalesced(ones(2) + ones(3, dtype=torch.int))", "all_reduce_coalesced(ones(2, 3))", ("rank 2",)),
     ("broadcast_coalesced(ones(*[5] * 70, 6, 5), 0)", "broadcast_coalesced(ones(*[5] * 71, 6), 0)", ("rank 2",)),
     ("all_reduce(ones(10)[0])", "all_reduce_coalesced(ones(10))", ("rank 2 differs",)),
+    ("all_reduce(ones(5)[0])", "all_reduce(ones(4)[0])", ("rank 2 differs", "float32[5]", "float32[4]")),
     ("broadcast_object_list([1], 2)", "broadcast_object_list([1], 0)", ("src=2",)),
     ("all_gather(ones(3, 3, 3), f(3))", "all_gather(None, f(3))", ("of unknown sizes",)),
     ("all_gather(None, f(3).int())", "all_gather(None, f(3).long())", ("int32", "int64")),
@@ -236,7 +239,7 @@ DIFFERENT: list[tuple[str, str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("odd", "usual", "words"), DIFFERENT, ids=[row[0] for row in DIFFERENT])
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(3, hosts="2+1")
 def test_calls_that_differ_change_nothing(odd: str, usual: str, words: tuple[str, ...]) -> None:
     me, made = unisono.get_rank(), list[torch.Tensor]()
 
@@ -250,6 +253,8 @@ def test_calls_that_differ_change_nothing(odd: str, usual: str, words: tuple[str
     said = str(caught.value).replace("\n", " ")
     assert all(word in said for word in words), said
     assert all(tensor.eq(1).all() for tensor in made)
+    with pytest.raises(DTypeError if me == 2 else unisono.MismatchError, match="got float"):
+        unisono.all_reduce(1.0 if me == 2 else f())
     total = torch.ones(7)
     unisono.all_reduce(total)
     assert total.tolist() == [3.0] * 7

@@ -1,12 +1,9 @@
 """Calls that work on copies: of tensors that are not plain, with `keep_inputs`, or private where others are shared."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,12 +11,12 @@ from torch import nn
 
 import unisono
 from tests.calls.collectives.test_exact import usual
-from tests.support.faults import FAILED, all_pids
+from tests.fuzz.deaths import check as expect_scene
+from tests.fuzz.fault_scene import Call, Fault, Scene
 from tests.support.matrix import FORMS
 from tests.support.matrix_driver import begin
 from tests.support.on_ranks import in_new_world, in_world
 from tests.support.worlds import Worlds
-from unisono.calls.dispatch import make as making
 
 COUNT = 1_001
 RANKS = 4
@@ -75,17 +72,17 @@ def test_only_the_first_call_is_planned(shared: bool, async_op: bool) -> None:
         whole = make(size * ELEMENTS)  # elsewhere than the one before, which still lives
         parts = list(whole.view(size, ELEMENTS))
         parts[me].fill_(10 * again + me)
-        with patch.object(making, "make_plan", wraps=making.make_plan) as plan:
-            pending: Any = unisono.all_gather_single(whole, parts[me], group, async_op)
-            assert pending is None or pending.wait()
-            assert [part.unique().tolist() for part in parts] == [[10 * again + rank] for rank in range(size)]
-            whole += me
-            pending = unisono.reduce_scatter_single(parts[me], whole, group=group, async_op=async_op)
-            assert pending is None or pending.wait()
+        pending: Any = unisono.all_gather_single(whole, parts[me], group, async_op)
+        assert pending is None or pending.wait()
+        assert [part.unique().tolist() for part in parts] == [[10 * again + rank] for rank in range(size)]
+        whole += me
+        pending = unisono.reduce_scatter_single(parts[me], whole, group=group, async_op=async_op)
+        assert pending is None or pending.wait()
         assert parts[me].unique().tolist() == [size * (10 * again + me) + sum(range(size))]
-        planned.append(plan.call_count)
+        planned.append([*map(id, group.plans.values())])
         unisono.barrier()
-    assert planned == [2, 0, 0, 0]
+    assert len(planned[0]) == 2
+    assert planned == planned[:1] * 4
 
 
 @pytest.mark.ranks(3)
@@ -129,37 +126,19 @@ def test_calls_where_new_tensors_have_no_memory() -> None:
     assert model.weight.grad.tolist() == [[last / 2] * 2]
 
 
-IN_PLACE: dict[str, Callable[[torch.Tensor], object]] = {
-    "ring": lambda t: unisono.all_reduce(t, algorithm="ring"),
-    "two_shot": lambda t: unisono.all_reduce(t, algorithm="two_shot"),
-    "broadcast": lambda t: unisono.broadcast(t, 2, algorithm="chain"),
-    "strided": lambda t: unisono.all_reduce(t[::2], algorithm="ring"),
-    "scaled": lambda t: unisono.all_reduce(t, unisono.premul_sum(0.5), algorithm="ring"),
-}
-
-
-@pytest.mark.sampled(most=3)
-@pytest.mark.parametrize("name", IN_PLACE)
-@pytest.mark.parametrize(("shared", "crossed"), [(False, False), (True, False), (False, True)])
-@in_new_world(4, config=unisono.Config(keep_inputs=True), return_exceptions=True, gives=[None, FAILED, None, None])
-def test_inputs_survive_a_death(name: str, shared: bool, crossed: bool) -> None:
-    """Rank 1 dies within the call, where it waits for rank 2, which comes late."""
-    group = unisono.init()
-    pids = all_pids()
-    count = (1 << 19) if crossed else 100_000
-    tensor = group.empty(count) if shared else torch.empty(count)
-    tensor.copy_(torch.arange(count) % 1000 + group.rank)
-    before = tensor.clone()
-    if group.rank == 2:
-        while group.engine.entered(1) < group.engine.call_number:
-            pass
-        os.kill(pids[1], signal.SIGKILL)
-    try:
-        IN_PLACE[name](tensor)
-    except unisono.PeerGone:
-        assert torch.equal(tensor, before)
-    else:
-        assert name == "broadcast", "in a chain, ranks before rank 1 may have finished"
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("all_reduce", 100_000, algorithm="ring"),
+        Call("all_reduce", 100_000, shared=True, algorithm="two_shot"),
+        Call("all_reduce", 1 << 19, algorithm="ring"),
+        Call("broadcast", 100_000, algorithm="chain"),
+    ],
+    ids=str,
+)
+def test_inputs_survive_a_death(call: Call) -> None:
+    """Rank 1 dies within the call."""
+    expect_scene(Scene("4", (call,), (Fault(1, "kill", 0, "row 3"),), keep_inputs=True))
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ import pytest
 import torch
 
 import unisono
+from tests.calls.over_hosts.test_algorithms import OWN
 from tests.conftest import examples
 from tests.schedule.exchange.files import FILES
 from tests.support.matrix import ALIASED, FORMS, REDUCING, Case, ops
 from tests.support.matrix_driver import algorithms, check, forget, roots
+from tests.support.on_ranks import in_new_world
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError
-from unisono.schedule import ADD, COPY, Y, send
+from unisono.schedule import send
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import write
 
@@ -54,21 +55,11 @@ def test_every_algorithm_on_large_tensors(form: str, ranks: int) -> None:
     forget()
 
 
-@pytest.fixture(scope="module")
-def short_segments() -> Iterator[unisono.World]:
-    with unisono.World(3, timeout_s=60, config=Config(segment_bytes=16 << 10)) as world:
-        yield world
-
-
-@pytest.mark.sampled(most=4)
-@pytest.mark.parametrize("form", WHOLE)
-def test_every_algorithm_in_many_small_segments(short_segments: unisono.World, form: str) -> None:
-    def segmented() -> None:
-        for name in [None, *algorithms(form)]:
-            for n, seed in ((30_011, 1), (9_001, 2), (30_011, 3)):
-                check(usual(form, n, root=1, seed=seed), name)
-
-    short_segments.run(segmented)
+@in_new_world(3, config=Config(segment_bytes=16 << 10))
+def test_every_algorithm_in_many_small_segments() -> None:
+    for form in WHOLE:
+        for name, (n, seed) in product([None, *algorithms(form)], ((30_011, 1), (9_001, 2), (30_011, 3))):
+            check(usual(form, n, root=1, seed=seed), name)
 
 
 @pytest.mark.sampled(most=2)
@@ -88,27 +79,17 @@ def test_repeated_calls_take_new_tensors() -> None:
         check(usual(form, 3000, seed=seed, layout=layout, shared=seed % 3 == 0, root=seed % 3))
 
 
-@pytest.mark.parametrize("form", ["all_reduce", "all_gather_single", "broadcast"])
 @pytest.mark.ranks(3)
-def test_own_algorithm_runs(form: str) -> None:
-    def everybody_to_everybody(r, p):
-        yield [send(q, r, 0, dbuf=Y, op=ADD if q else COPY) for q in range(p)]
-
-    def round_and_round(r, p):
-        for k in range(p - 1):
-            yield send(r, (r + 1) % p, (r - k) % p)
-
+def test_own_algorithm_runs() -> None:
     def one_after_the_other(r, p, root):
         for k in range(1, p):
             yield send(root, (root + k) % p, 0, n=p)
 
-    functions = {
-        "all_reduce": unisono.algorithm("all_reduce", chunks=1, result=Y)(everybody_to_everybody),
-        "all_gather_single": round_and_round,
-        "broadcast": one_after_the_other,
-    }
     for n, shared, seed in product((0, 7, 5003), BOTH, (1, 2)):
-        check(usual(form, n, shared=shared, seed=seed), functions[form])
+        check(usual("broadcast", n, shared=shared, seed=seed), one_after_the_other)
+        for form, alias in (("all_reduce", False), ("all_gather_single", True), ("reduce_scatter_single", True)):
+            for function in OWN[form.removesuffix("_single")]:
+                check(usual(form, n, shared=shared, seed=seed, alias=alias), function)
 
 
 @pytest.mark.ranks(4)
@@ -195,6 +176,7 @@ def test_all_gather_of_unknown_shapes(later: bool) -> None:
     gathered = made.result() if later else made
     assert [tensor.tolist() for tensor in gathered] == [[], [[1, 1]], [[2, 2], [2, 2]]]
     assert {tensor.dtype for tensor in gathered} == {torch.int16}
+    assert [tensor.dim() for tensor in unisono.all_gather(None, torch.zeros([1] * 8))] == [8] * 3
 
 
 def test_late_peers_cause_no_false_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,3 +243,54 @@ def test_bits_of_a_file_are_those_of_its_table(tmp_path: Path) -> None:
         unisono.all_reduce(one, algorithm=name)
         unisono.all_reduce(two, algorithm=path)
         assert torch.equal(one, two)
+
+
+def wait_for(work: Any) -> None:
+    """Wait for an asynchronous call; None: the call was not."""
+    if work is not None:
+        work.wait()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.ranks(2)
+def test_negative_views_keep_their_sign(async_op: bool) -> None:
+    """Both are contiguous, and DLPack does not tell that they are negative."""
+    me, out = unisono.get_rank(), torch.zeros(4)
+    for _ in range(3):
+        for x in ((torch.ones(2) + me), torch.complex(*2 * [-torch.ones(2) - me]).conj().imag):
+            for view in (torch.as_strided(x, (2,), (1,)), torch._neg_view(-x)):
+                wait_for(unisono.all_gather_single(out, view, async_op=async_op))
+                assert out.tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.ranks(2)
+def test_inference_tensors_of_any_layout(inside: bool, async_op: bool) -> None:
+    me = unisono.get_rank()
+    with torch.inference_mode():
+        tensor, outs = torch.arange(6.0).reshape(2, 3).t() + me, [torch.zeros(2, 3).t() for _ in range(2)]
+    with torch.inference_mode(inside):
+        for call in (
+            lambda: unisono.all_gather(outs, tensor, async_op=async_op),
+            lambda: unisono.all_reduce_coalesced([tensor], unisono.premul_sum(2.0), async_op=async_op),
+            lambda: unisono.gather(tensor, None if me else outs, async_op=async_op),
+        ):
+            wait_for(call())
+    assert tensor.tolist() == [[2.0, 14.0], [6.0, 18.0], [10.0, 22.0]]
+    if not me:
+        assert outs[1].tolist() == tensor.tolist()
+
+
+@pytest.mark.ranks(2)
+def test_factor_scales_what_earlier_calls_leave() -> None:
+    """Rank 0 makes all its calls before rank 1 makes the first."""
+    unisono.barrier()
+    if unisono.get_rank():
+        time.sleep(0.2)
+    tensor, half = torch.ones(3), unisono.premul_sum(0.5)
+    works: list[Any] = [unisono.all_reduce(tensor, op, async_op=True) for op in ("sum", half, half)]
+    unisono.all_reduce(tensor, unisono.premul_sum(3.0))
+    for work in works:
+        work.wait()
+    assert tensor.tolist() == [12.0] * 3

@@ -1,5 +1,6 @@
 """The table of known calls: which tensors find the plan of an earlier call, and that others do not."""
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 import unisono
+from tests.support.faults import DEADLINE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 6
@@ -137,10 +139,12 @@ def test_own_block_of_the_output_is_known() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_group_that_ends_knows_no_call() -> None:
-    group = unisono.new_group([0, 1])
+def test_known_call_has_its_own_time_out() -> None:
+    group, began = unisono.new_group(timeout_s=DEADLINE_S), time.monotonic()
     for _ in range(3):
         unisono.all_reduce(ones(), group=group)
-    unisono.destroy_group(group)
-    with pytest.raises(unisono.UsageError):
-        unisono.all_reduce(ones(), group=group)
+    if group.rank == 0:
+        with pytest.raises(unisono.WaitTimeout):
+            unisono.all_reduce(ones(), group=group, timeout_s=0.1)
+        assert time.monotonic() - began < DEADLINE_S / 2
+    unisono.barrier()

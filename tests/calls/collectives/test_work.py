@@ -4,7 +4,9 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,28 +22,28 @@ from unisono.calls.work import worker_of
 from unisono.integrations.torch.to_torch import Together
 
 
-class Bare:
-    """A group without ranks."""
-
-    name, worker, making = "bare", None, threading.RLock()
+@contextmanager
+def first_on_rank_0() -> Iterator[None]:
+    """Rank 0 does what is in this block before the others begin."""
+    word = torch.zeros(1)
+    if unisono.get_rank():
+        unisono.recv(word, 0)
+    yield
+    for peer in range(1, unisono.get_world_size()) if not unisono.get_rank() else ():
+        unisono.send(word, peer)
 
 
 @pytest.mark.ranks(2)
 def test_work_tells_how_far_its_call_is() -> None:
-    me = unisono.get_rank()
     tensor = torch.ones(5)
-    if me == 0:
+    with first_on_rank_0():
         pending = unisono.all_reduce(tensor, async_op=True)
-        assert not pending.is_completed()
-        assert not pending.is_success()
-        assert not pending.get_future().done()
-        with pytest.raises(unisono.WaitTimeout, match="goes on in the background"):
-            pending.wait(0.02)
-        flag = torch.zeros(1)
-        unisono.send(flag, 1)
-    else:
-        unisono.recv(torch.zeros(1), 0)
-        pending = unisono.all_reduce(tensor, async_op=True)
+        if unisono.get_rank() == 0:
+            assert not pending.is_completed()
+            assert not pending.is_success()
+            assert not pending.get_future().done()
+            with pytest.raises(unisono.WaitTimeout, match="goes on in the background"):
+                pending.wait(0.02)
     assert pending.wait()
     expect_ended(pending, tensor)
     assert tensor.tolist() == [2.0] * 5
@@ -69,13 +71,10 @@ def test_call_needing_no_peer_ends_at_once() -> None:
 
 @pytest.mark.ranks(2)
 def test_completed_future_stops_no_later_call() -> None:
-    if unisono.get_rank() == 0:
+    with first_on_rank_0():
         pending = unisono.all_reduce(torch.ones(3), async_op=True)
-        pending.get_future().set_result(None)
-        unisono.send(torch.zeros(1), 1)
-    else:
-        unisono.recv(torch.zeros(1), 0)
-        pending = unisono.all_reduce(torch.ones(3), async_op=True)
+        if unisono.get_rank() == 0:
+            pending.get_future().set_result(None)
     pending.wait()
     later = torch.ones(3)
     unisono.all_reduce(later, async_op=True).wait(10)
@@ -143,14 +142,11 @@ def test_callback_cannot_wait_for_a_later_call(way: str) -> None:
         except BaseException as error:  # noqa: BLE001  torch would make another error of it
             caught.append(error)
 
-    if unisono.get_rank():
-        unisono.recv(torch.zeros(1), 0)
-    first, tensor = unisono.all_reduce(torch.ones(3), async_op=True), torch.ones(2)
-    if not unisono.get_rank():
-        called: Any = first.get_future().then(callback)
-    later = unisono.all_reduce(tensor, async_op=True)
-    if not unisono.get_rank():
-        unisono.send(torch.zeros(1), 1)
+    with first_on_rank_0():
+        first, tensor = unisono.all_reduce(torch.ones(3), async_op=True), torch.ones(2)
+        called: Any = None if unisono.get_rank() else first.get_future().then(callback)
+        later = unisono.all_reduce(tensor, async_op=True)
+    if called:
         called.wait()
         assert [type(error) for error in caught] == [unisono.UsageError]
         assert "which cannot end before the callback ends. Wait in the main program" in str(caught[0])
@@ -173,13 +169,10 @@ def test_callbacks_that_wait_in_a_cycle_raise() -> None:
 
         return wait
 
-    if me:
-        unisono.recv(torch.zeros(1), 0)
-    first: list[Any] = [unisono.all_reduce(torch.ones(3), group=group, async_op=True) for group in groups]
-    called = [work.get_future().then(callback(1 - k)) for k, work in enumerate(first) if not me]
-    later += [unisono.all_reduce(torch.ones(2), group=group, async_op=True) for group in groups]
-    if not me:
-        unisono.send(torch.zeros(1), 1)
+    with first_on_rank_0():
+        first: list[Any] = [unisono.all_reduce(torch.ones(3), group=group, async_op=True) for group in groups]
+        called = [work.get_future().then(callback(1 - k)) for k, work in enumerate(first) if not me]
+        later += [unisono.all_reduce(torch.ones(2), group=group, async_op=True) for group in groups]
     for pending in (*called, *later):
         pending.wait()
     assert {type(error) for error in caught} == (set() if me else {unisono.UsageError})
@@ -187,23 +180,22 @@ def test_callbacks_that_wait_in_a_cycle_raise() -> None:
 
 @pytest.mark.quick
 def test_first_calls_of_threads_share_a_worker() -> None:
-    """The first asynchronous calls of a group, in several threads."""
+    class Bare:
+        """A group without ranks."""
 
-    def begin(group: Any, start: threading.Barrier, found: list[Any]) -> None:
+        name, worker, making = "bare", None, threading.RLock()
+
+    def begin(group: Any, start: threading.Barrier) -> Any:
         start.wait()
-        found.append(worker_of(group))
+        return worker_of(group)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(100):
-            group, found = Bare(), list[Any]()
-            start = threading.Barrier(2)
-            threads = [threading.Thread(target=begin, args=(group, start, found)) for _ in "ab"]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            group = Bare()
+            with ThreadPoolExecutor(2) as pool:
+                found = [*pool.map(begin, [group] * 2, [threading.Barrier(2)] * 2)]
             for worker in {*found}:
                 worker.close()
             assert found == [group.worker] * 2
@@ -215,22 +207,16 @@ def test_first_calls_of_threads_share_a_worker() -> None:
 def test_calls_of_callbacks_precede_waiting_calls(ranks: int) -> None:
     me = unisono.get_rank()
     first, inner, outer, last = (torch.full((count,), 1.0 + me) for count in (2, 3, 4, 5))
-    release = torch.zeros(1)
 
     def callback(_: Any) -> None:
-        pending = unisono.all_reduce(inner, async_op=True)
-        pending.wait()
+        unisono.all_reduce(inner, async_op=True).wait()
 
-    if me:
-        unisono.recv(release, 0)
-    pending = unisono.all_reduce(first, async_op=True)
-    if me:
-        pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
-    called: Any = pending.get_future().then(callback)
-    unisono.all_reduce(outer, async_op=True)
-    if not me:
-        for peer in range(1, ranks):
-            unisono.send(release, peer)
+    with first_on_rank_0():
+        pending = unisono.all_reduce(first, async_op=True)
+        if me:
+            pending.wait()  # the callback runs at once, on this thread; on rank 0 later, on the worker's
+        called: Any = pending.get_future().then(callback)
+        unisono.all_reduce(outer, async_op=True)
     unisono.all_reduce(last)  # after all of them, although nobody has waited for the callback
     called.wait()
     assert {*inner.tolist(), *outer.tolist(), *last.tolist()} == {ranks * (ranks + 1) / 2}
@@ -306,21 +292,15 @@ def test_known_background_call_names_its_line() -> None:
 @pytest.mark.parametrize("count", [2, 3_000_000])
 @pytest.mark.ranks(3)
 def test_late_peer_blocks_no_caller(count: int) -> None:
-    me, flag = unisono.get_rank(), torch.zeros(1)
-    tensor = torch.full((count,), 1.0 + me)
+    tensor, later = (torch.full((n,), 1.0 + unisono.get_rank()) for n in (count, 3))
     for _ in range(3):
         unisono.all_reduce(tensor, "max")
-    if me:
-        unisono.recv(flag, 0)  # sent after the others' call has returned
-    pending: Any = unisono.all_reduce(tensor, "max", async_op=True)
-    if not me:
-        for peer in range(1, unisono.get_world_size()):
-            unisono.send(flag, peer)
-    later = torch.full((3,), float(me))
+    with first_on_rank_0():
+        pending: Any = unisono.all_reduce(tensor, "max", async_op=True)
     unisono.all_reduce(later)
     assert pending.is_completed()  # calls keep their order
     pending.wait()
-    assert [tensor[0].item(), tensor[-1].item(), *later.tolist()] == [3.0] * 5
+    assert [tensor[0].item(), tensor[-1].item(), *later.tolist()] == [3.0, 3.0, 6.0, 6.0, 6.0]
 
 
 @pytest.mark.ranks(2, hosts="2x2")

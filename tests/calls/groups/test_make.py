@@ -3,11 +3,9 @@
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib import import_module
 from inspect import signature
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,6 +13,8 @@ import torch
 import unisono
 from tests.calls.collectives.test_misuse import CALLS
 from tests.fuzz.ranks import make_every_call
+from tests.support.matrix import Case
+from tests.support.matrix_driver import check
 from tests.support.values import values
 from tests.support.worlds import Worlds
 from unisono.base.errors import ArgumentError, DTypeError
@@ -26,8 +26,10 @@ from unisono.calls.groups import (
     new_group,
     split,
 )
+from unisono.engine.compile.program import Lowering
 from unisono.hosts.sentinel.board_replicas import Copies
 from unisono.ranks.group.current import NonMember
+from unisono.schedule import trace
 from unisono.schedule.algorithms import all_gather
 
 
@@ -139,33 +141,19 @@ def test_groups_have_names_and_times() -> None:
     ]  # fmt: skip
 
 
-def gathers(group: unisono.Group, count: int, algorithm: Any) -> None:
-    table = torch.empty(group.size * count)
-    unisono.all_gather_single(table, torch.arange(count) + group.rank * 1000.0, group, algorithm=algorithm)
-    assert table.tolist() == [rank * 1000.0 + k for rank in range(group.size) for k in range(count)]
-
-
 @pytest.mark.ranks(2)
 def test_equal_tables_share_a_program() -> None:
-    """Of tables that are made for one call each, the programs are kept for a while; equal tables have one."""
-    group, home = unisono.new_group(), import_module("unisono.engine.rank")
+    """Of tables that are made for one call each, the last few hundred programs are kept."""
+    engine = unisono.init().engine
 
-    def ring(number: int) -> Any:
-        def mine(r: Any, ranks: int) -> Any:
-            yield from all_gather.ring(r, ranks)
+    def program(number: int) -> Any:
+        table = trace(all_gather.ring, 2, 2, "all_gather", name=f"ring_{number}")
+        check(Case("all_gather_single", "float32", "-", 10, seed=number % 9), table)
+        return engine.program(table, Lowering())
 
-        mine.__name__ = f"ring_{number}"
-        return mine
-
-    with patch.object(home, "_MOST_PROGRAMS", 4), patch.object(home, "program", wraps=home.program) as compiled:
-        for k in range(12):
-            gathers(group, 10 + k, ring(k))
-            gathers(group, 10 + k, None)
-        before = compiled.call_count
-        gathers(group, 10, ring(11))
-        assert compiled.call_count == before
-        gathers(group, 30, ring(0))
-        assert compiled.call_count == before + 1
+    programs = [program(k) for k in range(300)]
+    assert program(299) is programs[299]
+    assert program(0) is not programs[0]
 
 
 def test_host_knows_the_last_groups_it_has_forgotten() -> None:

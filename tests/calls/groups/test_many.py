@@ -7,10 +7,8 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,6 +19,8 @@ from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.calls.groups import destroy_group, new_group, split
+from unisono.engine.compile.program import Lowering
+from unisono.schedule.algorithms import CATALOGUE
 
 MANY = examples(400)
 
@@ -32,13 +32,14 @@ def total(group: unisono.Group, tensor: torch.Tensor) -> float:
 
 
 def used() -> dict[str, int]:
-    """What this process and its world use, but for garbage and descriptors that watch the world's ranks."""
+    """What this process and its world use, but for garbage."""
     world = unisono.init()
+    assert not any(map(world.liveness.gone, range(world.size))), "from now on it has a descriptor of each"
     gc.collect()
     unisono.barrier()  # no rank is at work while the others look
     status, maps = (Path(f"/proc/self/{name}").read_text() for name in ("status", "maps"))
     found = {
-        "descriptors": len(os.listdir("/proc/self/fd")) - len(world.liveness._pidfds),
+        "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
         "mappings": maps.count("memfd:unisono"),
         "shared": os.stat(world.engine.arena.fd).st_blocks * 512,
@@ -65,13 +66,12 @@ def test_two_hundred_at_once() -> None:
     before, groups = used(), [new_group() for _ in range(200)]
     assert len({group.engine.arena.start for group in groups}) == 200
     assert not grown(before)
-    home = import_module("unisono.engine.rank")
-    with patch.object(home, "program", wraps=home.program) as compiled:
-        for k, group in enumerate(groups):
-            tensor = torch.full((50,), float(k + group.rank))
-            unisono.all_reduce(tensor, "max", group)
-            assert tensor.tolist() == [k + group.size - 1.0] * 50
-    assert compiled.call_count <= 1
+    table = CATALOGUE["all_reduce.one_shot"].schedule(groups[0].size)
+    assert len({id(group.engine.program(table, Lowering())) for group in groups}) == 1, "each would compile for itself"
+    for k, group in enumerate(groups):
+        tensor = torch.full((50,), float(k + group.rank))
+        unisono.all_reduce(tensor, "max", group)
+        assert tensor.tolist() == [k + group.size - 1.0] * 50
     for group in groups:
         destroy_group(group)
     unisono.barrier()
@@ -178,14 +178,18 @@ def test_reachable_memory_lives_until_all_left() -> None:
 
 @in_new_world(3)
 def test_closing_the_world_closes_its_groups() -> None:
-    group = split(unisono.get_rank() % 2)
+    """Also to calls that are known."""
+    group, tensor = split(unisono.get_rank() % 2), torch.ones(100_000)
     nested = new_group(group=group)
-    work = unisono.all_reduce(torch.ones(100_000), group=group, async_op=True)
+    for one in (group, nested):
+        for _ in range(3):
+            unisono.all_reduce(tensor, group=one)
+    work = unisono.all_reduce(tensor, group=group, async_op=True)
     destroy_group(unisono.init())
     assert work.is_success()
     for one in (group, nested):
         with pytest.raises(unisono.NotInitialized, match=r"is closed.*unisono\.new_group\(\)"):
-            unisono.all_reduce(torch.ones(1), group=one)
+            unisono.all_reduce(tensor, group=one)
 
 
 @pytest.mark.ranks(2, hosts="2x1")

@@ -125,20 +125,15 @@ class Tied(nn.Module):
 
 ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
     "a shape": (
-        lambda: layers(4, 5),
-        lambda: layers(4, 6),
-        r"float32\[5, 3\] 1\.weight on ranks 0, 1; float32\[6, 3\] 1\.weight on rank 2",
-    ),
+        lambda: layers(4, 5), lambda: layers(4, 6),
+        r"float32\[5, 3\] 1\.weight on ranks 0, 1; float32\[6, 3\] 1\.weight on rank 2"),
     "a dtype": (lambda: layers(4), lambda: layers(4, dtype=torch.float64), r"float64\[4, 3\] 0\.weight on rank 2"),
     "one more": (lambda: layers(4), lambda: layers(4, 4), r"nothing more on ranks 0, 1; .* 1\.weight on rank 2"),
     "none": (lambda: layers(4), nn.ReLU, "nothing more on rank 2"),
     "a name": (
-        lambda: nn.ModuleDict({"a": layers(2)}),
-        lambda: nn.ModuleDict({"b": layers(2)}),
-        r"b\.0\.weight on rank 2",
-    ),
+        lambda: nn.ModuleDict({"a": layers(2)}), lambda: nn.ModuleDict({"b": layers(2)}), r"b\.0\.weight on rank 2"),
     "what is shared": (lambda: Tied(tied=False), lambda: Tied(tied=True), r"two\.bias on rank 2"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ODD)

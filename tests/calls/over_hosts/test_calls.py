@@ -9,7 +9,6 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
 from unisono.engine.compile.program import DONE, WAITING
-from unisono.ranks.failures.attend import Watch
 
 
 @pytest.mark.sampled(most=1)
@@ -68,23 +66,6 @@ def test_groups_inside_a_host_and_over_hosts() -> None:
             assert tensor[5].item() == sum(10.0**other for other in members)
 
 
-@pytest.mark.ranks(hosts="2x2")
-def test_mismatch_names_ranks_and_writes_nothing() -> None:
-    me, said = unisono.get_rank(), []
-    tensor = torch.full((4 + (me == 3),), float(me))
-    for _ in range(3):
-        with pytest.raises(unisono.MismatchError) as raised:
-            unisono.all_reduce(tensor)
-        said.append(str(raised.value))
-        assert set(tensor.tolist()) == {float(me)}
-        with pytest.raises((unisono.MismatchError, unisono.DTypeError)):
-            unisono.all_reduce(tensor if me else "no tensor")
-        total = torch.ones(3)
-        unisono.all_reduce(total)
-        assert total.tolist() == [4.0] * 3
-    assert all("rank 3" in words and "float32[5]" in words and "float32[4]" in words for words in said)
-
-
 @in_new_world(2, config=unisono.Config(debug=1), hosts="2x1")
 def test_each_call_over_hosts_has_its_debug_line() -> None:
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -96,24 +77,6 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
         assert line.startswith(f"[rank {unisono.get_rank()}] {call}")
         assert "over 2x1, staged, in place: " + ("40 B" if "broadcast" in call else "3.91 KiB") + " in " in line
         assert "takes about" in line.partition("; ")[2]
-
-
-@pytest.mark.filterwarnings("ignore")  # torch warns of quantized tensors
-@pytest.mark.ranks(hosts="2x2")
-def test_two_scales_make_two_calls() -> None:
-    me, numbers = unisono.get_rank(), torch.arange(6.0) + unisono.get_rank()
-    group = unisono.new_group([0, 2])  # a rank of each host
-    if not group:
-        return
-    for scales in ((0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (0.5, 0.25), (0.5, 0.5)):
-        tensor = torch.quantize_per_tensor(numbers, scales[me // 2], 0, torch.quint8)
-        if len(set(scales)) > 1:
-            with pytest.raises(unisono.MismatchError, match=r"(?s) \* 0\.25 \+ 0.* \* 0\.5 \+ 0"):
-                unisono.broadcast(tensor, 1, group=group)
-            assert torch.equal(tensor.dequantize(), numbers)
-        else:
-            unisono.broadcast(tensor, 1, group=group)
-            assert torch.equal(tensor.dequantize(), torch.arange(6.0) + 2)
 
 
 F64 = torch.float64
@@ -205,13 +168,11 @@ def test_message_arrives_whatever_its_sender_does(tmp_path: Path) -> float:
 def test_wait_for_a_host_leaves_the_processor() -> None:
     tensor, wait_s = torch.ones(4), 4.0
     unisono.all_reduce(tensor)
-    with patch.object(Watch, "look", autospec=True, side_effect=Watch.look) as look:
-        before = time.process_time()
-        if unisono.get_rank() == 1:
-            time.sleep(wait_s)
-        unisono.all_reduce(tensor)
-        took_s = time.process_time() - before
-    assert unisono.get_rank() or (took_s < 0.06 * wait_s and 0 < look.call_count < 60)
+    before = time.process_time()
+    if unisono.get_rank() == 1:
+        time.sleep(wait_s)
+    unisono.all_reduce(tensor)
+    assert time.process_time() - before < 0.06 * wait_s
 
 
 @pytest.mark.sampled(most=2)

@@ -1,16 +1,21 @@
 """The short way of messages: when calls take it, and that it is no different from the long one."""
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
+from itertools import product
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import unisono
+from tests.fuzz.api import Native
+from tests.fuzz.messages import send_and_receive
+from tests.fuzz.programs import Messages
 from tests.support.values import values
 from tests.support.waiting import until
 from unisono.calls import p2p
@@ -29,15 +34,13 @@ def meet() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_ready_messages_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_messages_take_the_short_way() -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the long way")
 
     me = unisono.get_rank()
     meet()
-    with monkeypatch.context() as patch:
-        for name in ("complete", "wait"):
-            patch.setattr(ProgressEngine, name, refuse)
+    with patch.multiple(ProgressEngine, complete=refuse, wait=refuse):
         for k, shape in enumerate([(3,), (3,), (2, 3), (), (16_384,), (1,) * 20]):
             target = torch.zeros(shape)
             if me == 0:
@@ -52,8 +55,7 @@ def test_ready_messages_take_the_short_way(monkeypatch: pytest.MonkeyPatch) -> N
                 work = p2p.irecv(target, 0, tag=k)
                 assert isinstance(work, p2p.Transfer)
                 assert work.wait() if k % 2 else work.is_completed()
-                assert work.is_success()
-                assert (work.source_rank(), work.exception()) == (0, None)
+                assert (work.is_success(), work.source_rank(), work.exception()) == (True, 0, None)
                 assert work.get_future().wait() is target
                 assert not target.any()
             unisono.barrier()
@@ -93,7 +95,7 @@ def test_threads_exchange_messages_of_many_sizes(seed: int) -> None:
 
 @pytest.mark.parametrize("by_another_thread", [False, True])
 @pytest.mark.ranks(2)
-def test_long_message_changes_to_the_long_way(monkeypatch: pytest.MonkeyPatch, by_another_thread: bool) -> None:
+def test_long_message_changes_to_the_long_way(by_another_thread: bool) -> None:
     """A message of more bytes than are moved in one call. Another thread may move its rest before the call goes on."""
     me, begun = unisono.get_rank(), []
 
@@ -111,9 +113,8 @@ def test_long_message_changes_to_the_long_way(monkeypatch: pytest.MonkeyPatch, b
     sent, target = values(3_000_000, 5), torch.zeros(3_000_000)
     meet()
     mailbox = progress_engine(unisono.init()).mailbox
-    with monkeypatch.context() as patch:
-        for name in ("send_at_once", "receive_at_once"):
-            patch.setattr(Mailbox, name, observed(getattr(Mailbox, name)))
+    both = {name: observed(getattr(Mailbox, name)) for name in ("send_at_once", "receive_at_once")}
+    with patch.multiple(Mailbox, **both):
         if me == 0:
             p2p.send(sent, 1, tag=2)
         else:
@@ -154,38 +155,49 @@ def test_receives_keep_their_order() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_thread_rests_while_another_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    me, engine = unisono.get_rank(), progress_engine(unisono.init())
-    moved, naps = [], [0.0]
-    with monkeypatch.context() as patch:
-        module = import_module("unisono.calls.p2p.progress_engine")
-        patch.setattr(module, "nap", lambda since, *_: naps.append(time.monotonic() - since))
-        patch.setattr(engine, "advance", lambda one, usual=engine.advance: (moved.append(one), usual(one))[1])
-        engine._waiting.add(None)
+def test_thread_rests_while_another_one_waits() -> None:
+    """The thread that waits moves the messages of the one in the background, too."""
+    me, engine, moved = unisono.get_rank(), progress_engine(unisono.init()), list[tuple[int, float]]()
+    usual = engine.advance
+
+    def advance(request: Any) -> bool:
+        moved.append((threading.get_ident(), time.monotonic()))
+        return usual(request)
+
+    with patch.object(engine, "advance", advance):
         work = p2p.irecv(None, 1 - me, tag=3)
-        until(lambda: naps[-1] > 0.01)
-        assert not moved
-        engine._waiting.discard(None)
-        p2p.send(torch.ones(1), 1 - me, tag=3)
-        until(work._done.is_set)
-        assert moved
+        with pytest.raises(unisono.WaitTimeout):
+            p2p.recv(None, 1 - me, tag=4, timeout_s=0.4)
+        end = time.monotonic()
+        assert {thread for thread, at in moved if at > end - 0.2} == {threading.get_ident()}
+        until(lambda: {thread for thread, at in moved if at > end} - {threading.get_ident()})  # as nobody else waits
+        unisono.barrier()
+        if me == 0:
+            p2p.send(torch.ones(1), 1, tag=3)
+            work.wait()
+        else:
+            until(work.get_future().done)
+            p2p.send(torch.ones(1), 0, tag=3)
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, hosts="2x1")
 def test_rare_messages_take_the_long_way() -> None:
-    """Conjugates, strides, empty tensors, and messages to oneself."""
-    me = unisono.get_rank()
+    """Conjugates, strides, empty tensors, shared memory, and messages to oneself."""
+    api = Native()
     meet()
-    part = torch.complex(values(4, 1), values(4, 2))
-    for k, sent in enumerate([part.conj(), part.conj().imag[:1], values(8, 3)[::2], torch.zeros(0)]):
-        target = torch.zeros(sent.shape, dtype=sent.dtype)
-        p2p.send(sent, 1 - me, tag=k)
-        assert p2p.recv(target, 1 - me, tag=k) == 1 - me
-        assert torch.equal(target, sent), k
-    p2p.send(values(3, me), me)
-    target = torch.zeros(3)
-    assert p2p.recv(target, me) == me
-    assert torch.equal(target, values(3, me))
+    for shared, (dtype, n, layout) in product(
+        (False, True),
+        (
+            ("complex64", 4, "conjugate"),
+            ("float32", 1, "negative"),
+            ("float32", 4, "strided"),
+            ("float32", 0, "contiguous"),
+        ),
+    ):
+        assert not send_and_receive(Messages("sendrecv", dtype, n, 1, layout=layout, shared=shared), api, api.world)()
+        assert not send_and_receive(Messages("pair", dtype, n, 2, layout=layout, shared=shared), api, api.world)()
+    assert not send_and_receive(Messages("sendrecv", "float32", 100_000, 3, shared=True), api, api.world)()
+    assert not send_and_receive(Messages("ring", "float32", 3, 4, shift=0), api, api.world)()
 
 
 @pytest.mark.ranks(2)

@@ -12,9 +12,8 @@ import torch
 
 import unisono
 from tests.support.faults import DEADLINE_S, FAILED, SOON_S, die
-from tests.support.on_ranks import in_each_new_world
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
-from tests.support.worlds import NewWorld
 from unisono import PeerFailed, PeerGone, WaitTimeout
 from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
@@ -36,8 +35,9 @@ CALLS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@in_each_new_world(3)
-def test_left_out_rank_ends_its_wait(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosts", ["1x3", "2+1:round_robin"])
+@in_new_world(hosts="hosts")
+def test_left_out_rank_ends_its_wait(tmp_path: Path, hosts: str) -> None:
     me, group = unisono.get_rank(), unisono.init()
     unisono.barrier()
     if me == 2:
@@ -55,7 +55,8 @@ def test_left_out_rank_ends_its_wait(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
-def test_peer_that_gave_up_ends_waits(tmp_path: Path, name: str, new_world: NewWorld) -> None:
+@pytest.mark.parametrize("hosts", ["1x3", "2+1:round_robin"])
+def test_peer_that_gave_up_ends_waits(tmp_path: Path, name: str, hosts: str) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
     waits, done = tmp_path / "waits", tmp_path / "done"
 
@@ -86,14 +87,15 @@ def test_peer_that_gave_up_ends_waits(tmp_path: Path, name: str, new_world: NewW
         done.touch()
         return said
 
-    with new_world(3, timeout_s=DEADLINE_S) as world:
+    with unisono.World(hosts=hosts, timeout_s=DEADLINE_S) as world:
         said = world.run(work)[0]
     assert said.startswith(f"rank 0 waited in {name.split(maxsplit=1)[0]}(")
     assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited " in said
 
 
 @pytest.mark.parametrize("how", ["returned", "killed"])
-def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_world: NewWorld, hosts: int) -> None:
+@pytest.mark.parametrize("hosts", ["1x2", "1+1"])
+def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, hosts: str) -> None:
     """If it is killed, only what had reached the receiver's host by then."""
     heard = tmp_path / "heard"
 
@@ -102,11 +104,11 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
             for k in range(3):
                 p2p.send(torch.full((5000,), float(k)), 0)
             if how == "killed":
-                if hosts > 1:
+                if hosts == "1+1":
                     until(heard.exists)
                 die()
             return []
-        if hosts > 1 and how == "killed":
+        if hosts == "1+1" and how == "killed":
             early, matching = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox._matching
             until(lambda: early.is_completed() or [m.complete for m in matching._unexpected] == 3 * [True])
             heard.touch()
@@ -118,7 +120,7 @@ def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, new_
             p2p.recv(None)
         return got
 
-    with new_world(2, timeout_s=DEADLINE_S, return_exceptions=True) as world:
+    with unisono.World(hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True) as world:
         assert world.run(last_words) == [[0.0, 1.0, 2.0], FAILED if how == "killed" else []]
 
 
@@ -184,8 +186,9 @@ def test_timeout_tells_what_was_sent_instead() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
-@in_each_new_world(2)
-def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("hosts", ["1x2", "1+1"])
+@in_new_world(hosts="hosts")
+def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype, hosts: str) -> None:
     """Of another dtype, or longer: the receiver, which goes on to a collective, and the sender, both go on."""
     me, total = unisono.get_rank(), torch.ones(2)
     for sender in (0, 1):
@@ -270,8 +273,9 @@ def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
     unisono.barrier()
 
 
-@in_each_new_world(2)
-def test_interrupted_step_ends_the_group() -> None:
+@pytest.mark.parametrize("hosts", ["1x2", "1+1"])
+@in_new_world(hosts="hosts")
+def test_interrupted_step_ends_the_group(hosts: str) -> None:
     """Who knows what of a message has been moved: every later call says so."""
     me, group = unisono.get_rank(), unisono.init()
     p2p.send(torch.zeros(1), me)
@@ -290,3 +294,20 @@ def test_interrupted_step_ends_the_group() -> None:
     assert group.engine.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
     until(work.is_completed)  # the thread has told it
     assert isinstance(work.exception(), PeerFailed)
+
+
+@pytest.mark.ranks(2, hosts="2x1")
+def test_late_sendrecv_leaves_no_receive() -> None:
+    """Its send has timed out. The next message is for the next receive."""
+    sent, target = torch.arange(LONG), torch.zeros(1)
+    if unisono.get_rank() == 0:
+        with pytest.raises(WaitTimeout):
+            p2p.sendrecv(sent, 1, torch.zeros(1), 1, timeout_s=0.03)
+        unisono.barrier()
+        p2p.recv(target, 1, timeout_s=DEADLINE_S / 2)
+        assert target.item() == 7.0
+    else:
+        unisono.barrier()
+        p2p.send(torch.full((1,), 7.0), 0)
+        p2p.recv(torch.empty_like(sent), 0)
+    unisono.barrier()

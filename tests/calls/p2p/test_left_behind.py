@@ -1,6 +1,5 @@
 """What point-to-point calls leave behind: in closed groups, sub-groups and forked children, and when forgotten."""
 
-import gc
 import os
 import threading
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 import unisono
+from tests.calls.groups.test_many import grown, used
 from tests.support.faults import DEADLINE_S
 from tests.support.programs import run_python
 from tests.support.waiting import until
@@ -66,11 +66,6 @@ def test_forgotten_messages_delay_no_exit() -> None:
 
 @pytest.mark.ranks(2, hosts="2x1")
 def test_calls_of_all_kinds_leave_nothing_open() -> None:
-    def count() -> tuple[int, int]:
-        gc.collect()  # carriers of earlier tests are in circles
-        blocks = os.stat(unisono.init().engine.arena.fd).st_blocks
-        return len(os.listdir("/proc/self/fd")), blocks
-
     other = 1 - unisono.get_rank()
 
     def some() -> None:
@@ -83,11 +78,10 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
             p2p.recv(None, other, tag=9, timeout_s=0.001)
 
     some()
-    before = count()
+    before = used()
     some()
-    assert all(now <= then for now, then in zip(count(), before, strict=True))  # memory of before may go back
-    engine = progress_engine(unisono.init())
-    until(lambda: engine._thread is None)  # it ends if nothing is pending
+    assert not grown(before, shared=0)
+    until(lambda: "unisono messages of world" not in [one.name for one in threading.enumerate()])  # nothing is pending
 
 
 @pytest.mark.ranks(2, hosts="2x1")

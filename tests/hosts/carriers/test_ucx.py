@@ -1,13 +1,15 @@
-"""What is special about UCX: it has no thread, no idea of who speaks to it, and habits that are off here."""
+"""Messages by UCX: what happens when they do not come, strangers, and habits that are off. Calls use it elsewhere."""
 
 import copy
 import gc
 import os
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -15,12 +17,15 @@ from weakref import WeakSet
 import psutil
 import pytest
 import torch
-from torch.distributed import HashStore
+from torch.distributed import HashStore, Store, TCPStore
 
 from tests.support.programs import run_python
+from tests.support.waiting import until
 from unisono import ArgumentError
+from unisono.base.errors import InternalError
 from unisono.engine.carrier import Lost
 from unisono.hosts.addresses import network_interface
+from unisono.hosts.carriers import ucx
 from unisono.hosts.carriers import ucx_library as library
 from unisono.hosts.carriers.ucx import UcxCarrier
 
@@ -31,14 +36,22 @@ def word(value: int = 0, nbytes: int = 8) -> torch.Tensor:
     return torch.full((nbytes,), value, dtype=torch.uint8)
 
 
-@contextmanager
-def pair() -> Iterator[list[UcxCarrier]]:
-    """Two ranks of one process, connected."""
+def connected() -> list[UcxCarrier]:
+    """Two ranks of one process."""
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda rank: UcxCarrier(store, rank, 2, HERE, LATE_S), range(2)))
-    with closing(made[0]), closing(made[1]):
-        yield made
+        return list(pool.map(lambda rank: UcxCarrier(store, rank, 2, HERE, LATE_S), range(2)))
+
+
+@contextmanager
+def pair() -> Iterator[list[UcxCarrier]]:
+    """The same, closed in the end, which may take both of them."""
+    carriers = connected()
+    try:
+        yield carriers
+    finally:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(UcxCarrier.close, carriers))
 
 
 def exchange(carriers: list[UcxCarrier], tag: int, nbytes: int) -> None:
@@ -260,3 +273,118 @@ def test_strangers_at_its_port() -> None:
             time.sleep(0.005)
         strangers.close()
         exchange(carriers, 21, 100_000)
+
+
+def only(peers: list[int]) -> type[UcxCarrier]:
+    """A carrier that connects to these ranks only."""
+
+    class Some(UcxCarrier):
+        def _connect(self, store: Store, _: Sequence[int], *limits: Any) -> None:
+            super()._connect(store, peers, *limits)
+
+    return Some
+
+
+def test_idle_connections_are_not_given_up() -> None:
+    """By default, UCX lets TCP end a connection whose link is cut for six seconds; a job may allow longer cuts."""
+    before = descriptors()
+    with pair():
+        assert descriptors() - before
+        for number in descriptors() - before:
+            with socket.socket(fileno=os.dup(number)) as kept:
+                assert not kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def descriptors() -> set[int]:
+    """Of this process's TCP connections."""
+    every = psutil.Process().net_connections("tcp")
+    return {each.fd for each in every if each.status == psutil.CONN_ESTABLISHED}
+
+
+@pytest.mark.long
+def test_abandoned_messages_block_nobody() -> None:
+    with pair() as carriers:
+        for rank, carrier in enumerate(carriers):
+            for k in range(10):
+                carrier.isend(1 - rank, 1000 + k, word(0, 1 << 16))
+                carrier.irecv(1 - rank, 2000 + k, word())
+        exchange(carriers, 7, 8)
+    with pytest.raises(Lost, match="this rank has closed its carrier"):
+        carriers[0].isend(1, 8, word())
+
+
+def test_closing_ignores_messages_of_failed_calls() -> None:
+    """The receiver of a message never takes it. Messages that are not given up may leave for five seconds."""
+    carriers = connected()
+    for rank, carrier in enumerate(carriers):
+        for nbytes in (8, 1 << 20):
+            carrier.give_up([carrier.isend(1 - rank, 5, word(0, nbytes)), carrier.irecv(1 - rank, 6, word(0, nbytes))])
+    for carrier in carriers:
+        began = time.monotonic()
+        carrier.close()
+        assert time.monotonic() - began < 4.0
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_dropped_carrier_ends_despite_messages(sends: bool) -> None:
+    carriers = connected()
+    carriers[0].irecv(1, 5, word())
+    if sends:
+        carriers[0].isend(1, 5, word())
+    forgetting = threading.Thread(target=[carriers.pop(0)].clear)
+    forgetting.start()
+    forgetting.join(LATE_S)
+    assert not forgetting.is_alive()
+    carriers[0].close()
+
+
+def test_a_peer_that_cannot_be_reached_is_named() -> None:
+    """Its carrier says that it will have nothing to do with rank 0."""
+    store = HashStore()
+    with closing(only([])(store, 1, 2, HERE, LATE_S)), pytest.raises(Lost) as lost:
+        UcxCarrier(store, 0, 2, HERE, 0.5)
+    assert lost.value.peer == 1
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["never comes", "says nothing"])
+def test_limit_covers_all_connections(silent: bool) -> None:
+    """Rank 1 comes after 15 of 20 seconds, and then rank 2 is missing: rank 0 does not begin to count anew.
+
+    Its clock goes on by a tenth of a second with each look.
+    """
+    store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+    first, second = only([0] if silent else []), only([])
+    ends, now = [second(store.clone(), 2, 3, HERE, LATE_S)] if silent else [], [0.0]
+    late = threading.Thread(target=lambda: ends.append(first(store.clone(), 1, 3, HERE, LATE_S)))
+
+    def look() -> None:
+        if not now[0]:
+            late.start()
+            until(lambda: store.check(["ucx 1"]))
+            now[0] = 15.0
+        elif not silent or not late.is_alive():  # rank 1 has been heard
+            now[0] += 0.1
+
+    with patch.object(ucx, "time", SimpleNamespace(monotonic=lambda: now[0])), pytest.raises(Lost) as lost:
+        UcxCarrier(store.clone(), 0, 3, HERE, 20.0, look)
+    late.join()
+    assert lost.value.peer == 2
+    assert now[0] < 21.0
+
+
+def test_a_forked_process_has_no_carrier() -> None:
+    """Also where another thread is in the carrier meanwhile."""
+    with pair() as carriers:
+        waiting = threading.Thread(target=carriers[0].irecv(1, 6, got := word()).settle)
+        waiting.start()
+        if not (child := os.fork()):
+            try:
+                carriers[0].isend(1, 5, word())
+            except InternalError:
+                os._exit(7)
+            finally:
+                os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        carriers[1].isend(0, 6, word(code)).settle()
+        waiting.join(LATE_S)
+    assert got[0] == 7

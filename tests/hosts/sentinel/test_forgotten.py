@@ -2,7 +2,8 @@
 
 Two runs, each with a group of its own, whose members come, speak, ask, forget it or die in any order, over a network
 that loses, repeats and delays. In the second one, ranks may leave the world, and with its last rank a sentinel leaves.
-A ticket brings all that the members had said when it was asked for. In some scenes sentinels are killed now and then.
+A ticket brings all that the members had said when it was asked for, and the others have what its host had pushed.
+Hosts that stay know the dead. At last all leave, and no host is lost. In some scenes sentinels are killed now and then.
 """
 
 import random
@@ -17,7 +18,6 @@ from unisono.engine.memory.board import LINE
 from unisono.hosts.sentinel import board_replicas, wire
 from unisono.hosts.sentinel.state_machine import Ended, Event, Said
 
-HOSTS = [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
 RUNS = (8, 9)  # numbers of their groups
 SEEDS = range(120)
 WAKES, MOST_WORDS, MOST_KILLS = 0.3, 5, 20
@@ -29,13 +29,21 @@ class Scene(FakeNetwork):
     def __init__(self, seed: int) -> None:
         draw = self.draw = random.Random(seed)
         loss, twice, slow_s = draw.choice([0.1, 0.3]), draw.choice([0.0, 0.3]), draw.choice([0.002, 0.02, 0.1])
+        n = self._n = draw.choice([2, 3, 3, 4])
         self._kills, self._kill_at, self._left = random.Random(seed + 1), 0.0, draw.choice([0, MOST_KILLS])
-        super().__init__(HOSTS, seed, loss, twice, slow_s, silent_s=6.0, kills=self._left > 0)
-        self.asked: list[tuple[int, list[int]]] = []  # of each ticket, its group, and what the members had said
+        hosts = [(k, k + n, k + 2 * n) for k in range(n)]
+        super().__init__(hosts, seed, loss, twice, slow_s, silent_s=6.0, kills=self._left > 0)
+        self.asked: list[tuple[int, list[int], dict[int, int]]] = []
+        """Of each ticket, its group, what the members had said, and what those of the host had pushed."""
+        self._pushed: dict[tuple[int, int], int] = {}
         self.answered: set[object] = set()
         self.faults: list[str] = []
         self._dead: set[int] = set()
         self._said, self._ended = list[Said](), set[int]()
+
+    def _at(self, rank: int) -> int:
+        """The host of a rank."""
+        return rank % self._n
 
     def step(self, host: int, event: Event) -> None:
         if isinstance(event, Said) and event.word in ("register", "forget", "ask", "close") and event not in self._said:
@@ -49,7 +57,7 @@ class Scene(FakeNetwork):
         if self._kills.random() < 0.5:  # it is killed before it can say what follows
             self.machines[host].step(event, self.now)
         self.kill(host)
-        again = [said for said in self._said if said.rank % 3 == host and said.rank not in self._ended]
+        again = [said for said in self._said if self._at(said.rank) == host and said.rank not in self._ended]
         for one in [event, *again] if isinstance(event, Ended) else again:
             super().step(host, one)
 
@@ -62,25 +70,45 @@ class Scene(FakeNetwork):
             if word == "fresh" and isinstance(ticket, int):
                 self._said = [said for said in self._said if said.word != "ask" or said.rest[1] != ticket]
                 self.answered.add(ticket)
-                gid, said = self.asked[ticket]
+                gid, said, pushed = self.asked[ticket]
                 copies = [self.memories[host].said(gid, member) for member in range(len(said))]
                 if any(copy < number for copy, number in zip(copies, said, strict=True)):
                     self.faults.append(f"ticket {ticket} brings {copies} instead of {said}")
+                others = [memory for memory in self.memories if gid in memory.groups and not self._writes]
+                if any(memory.said(gid, k) < number for memory in others for k, number in pushed.items()):
+                    self.faults.append(f"ticket {ticket} comes before the pushes {pushed}")
 
     def play(self) -> Sequence[str]:
         for gid in RUNS:
-            living = sorted({*range(9)} - self._dead)
+            living = sorted({*range(3 * self._n)} - self._dead)
             self._use(gid, self.draw.sample(living, self.draw.randrange(2, len(living) + 1)))
+        self.run(1.2)
+        for host, memory in enumerate(self.memories):
+            told = [value[1] for value in self.heard(host, "gone")]
+            known = {rank for rank, how in memory.gone.items() if how.words == "died"}
+            if known != self._dead and not self.machines[host].done:
+                self.faults.append(f"a host knows {memory.gone}, and not that {self._dead} have died")
+            if len(told) > len({*told}) and not self._writes:
+                self.faults.append(f"ranks are told more than once: {told}")
+        for rank in {*range(3 * self._n)} - self._dead:
+            self.step(self._at(rank), Said(rank, "close"))
+        self.run(9.5)  # hosts may be silent for six seconds
+        if not all(machine.done for machine in self.machines) or any(map(self.lost, range(self._n))):
+            self.faults.append("not all hosts leave, or some are lost")
         return self.faults
 
     def _use(self, gid: int, members: Sequence[int]) -> None:
         """The first member is the last one in the group, and may be the last one that comes."""
         draw, (first, *others) = self.draw, members
-        leaving = [host for host in range(3) if host != first % 3 and gid == RUNS[-1] and draw.random() < 0.5]
+        leaving = [
+            host for host in range(self._n) if host != self._at(first) and gid == RUNS[-1] and draw.random() < 0.5
+        ]
         for host in leaving:
-            for rank in set(HOSTS[host]) - set(members):
+            for rank in set(self.hosts[host]) - set(members):
                 self.step(host, Said(rank, "close"))
-        left = {rank: Said(rank, "close") if rank % 3 in leaving else Said(rank, "forget", [gid]) for rank in others}
+        left = {
+            rank: Said(rank, "close") if self._at(rank) in leaving else Said(rank, "forget", [gid]) for rank in others
+        }
         left |= {rank: Ended(rank, "died") for rank in others if draw.random() < 0.1}
         self._dead |= {rank for rank, how in left.items() if isinstance(how, Ended)}
         todo = {rank: ["come", *draw.choices(["speak", "ask"], k=MOST_WORDS), "leave"] for rank in others}
@@ -97,7 +125,7 @@ class Scene(FakeNetwork):
                     self._ask(gid, members, rank)
                 case "leave":
                     self._speak(gid, members, rank)
-                    self.step(rank % 3, left[rank])
+                    self.step(self._at(rank), left[rank])
                     del todo[rank]
             self.run(draw.choice([0.0, 0.0, 0.01]))
         self.run(draw.choice([0.0, 0.1, 1.0]))
@@ -106,24 +134,29 @@ class Scene(FakeNetwork):
         with suppress(AssertionError):
             self.until(lambda: ticket in self.answered)
         self.faults += [] if ticket in self.answered else [f"nobody answers in group {gid}"]
-        self.step(first % 3, Said(first, "forget", [gid]))
+        self.step(self._at(first), Said(first, "forget", [gid]))
 
     def _come(self, gid: int, members: Sequence[int], rank: int) -> None:
-        self.step(rank % 3, Said(rank, "register", [gid, START, members]))
+        self.step(self._at(rank), Said(rank, "register", [gid, START, members]))
 
     def _speak(self, gid: int, members: Sequence[int], rank: int) -> None:
         """Write the next number on the line, as each call does, and perhaps on the board, as few do."""
-        memory, member = self.memories[rank % 3], members.index(rank)
+        memory, member = self.memories[self._at(rank)], members.index(rank)
         board = memory.read(gid, member)[LINE:]
         memory.say(gid, member, memory.said(gid, member) + 1)
         if self.draw.random() < 0.5:
             memory.pages[gid, member] = memory.pages[gid, member][:LINE] + board
         if self.draw.random() < WAKES:
-            self.step(rank % 3, Said(rank, "wake", [gid]))
+            self._pushed[gid, member] = memory.said(gid, member)
+            self.step(self._at(rank), Said(rank, "wake", [gid]))
 
     def _ask(self, gid: int, members: Sequence[int], rank: int) -> int:
-        self.asked.append((gid, [self.memories[other % 3].said(gid, k) for k, other in enumerate(members)]))
-        self.step(rank % 3, Said(rank, "ask", [gid, len(self.asked) - 1]))
+        said = [self.memories[self._at(other)].said(gid, k) for k, other in enumerate(members)]
+        pushed = {
+            k: self._pushed.get((gid, k), 0) for k, other in enumerate(members) if self._at(other) == self._at(rank)
+        }
+        self.asked.append((gid, said, pushed))
+        self.step(self._at(rank), Said(rank, "ask", [gid, len(self.asked) - 1]))
         return len(self.asked) - 1
 
 

@@ -7,13 +7,13 @@ only once it has, in this run; and if it has, all hosts hear of it.
 import random
 from collections.abc import Sequence
 from functools import partial
+from mmap import mmap
 
 import pytest
 
-from tests.support.fake_network import WORLD, FakeMemory, FakeNetwork
+from tests.support.fake_network import START, WORLD, FakeNetwork
 from unisono.base.records import Departure, DepartureKind
-from unisono.engine.memory.board import BOARD_BYTES, LINE, Board
-from unisono.hosts.sentinel.regions import _Pages
+from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended, Said
 
 HOSTS = [(0, 2), (1, 3)]
@@ -23,31 +23,15 @@ RUNS = 4
 SEEDS = range(60)
 
 
-class Memory(FakeMemory):
+class Memory(Regions):
     """The boards of the world on one host. returned: who has, in this run. lies: of whom else it is said."""
 
     def __init__(self, returned: set[int]) -> None:
-        super().__init__()
-        self.boards = [Board(memoryview(bytearray(BOARD_BYTES))) for _ in RANKS]
-        self.returned, self.lies = returned, set[int]()
-        self._members = [_Pages(memoryview(bytearray(LINE)), board) for board in self.boards]
-
-    def read(self, gid: int, member: int) -> bytes:
-        assert gid in self.groups
-        return self._members[member].read()
+        super().__init__(mmap(-1, 1 << 17), START, len(RANKS))
+        self.boards, self.returned, self.lies = [member.board for member in self._world], returned, set[int]()
 
     def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
-        assert gid in self.groups
-        self._members[member].write(image, keep_gone=keep_gone)
-        self.look()
-
-    def depart(self, rank: int, how: int, words: str) -> None:
-        self.boards[rank].set_gone(DepartureKind(how), words)
-
-    def departure(self, rank: int) -> Departure | None:
-        return self.boards[rank].gone
-
-    def look(self) -> None:
+        super().write(gid, member, image, keep_gone=keep_gone)
         self.lies |= {rank for rank in RANKS if self.boards[rank].gone} - self.returned
 
 
@@ -114,11 +98,12 @@ def test_death_after_return_is_reported() -> None:
 @pytest.mark.parametrize("how", DepartureKind)
 @pytest.mark.parametrize("run", [1, 2])
 def test_abort_of_this_run_replaces_a_departure(how: DepartureKind, run: int) -> None:
-    there, here = (Board(memoryview(bytearray(BOARD_BYTES))) for _ in range(2))
-    there.run, here.run = 1, run
-    there.set_gone(how, "said")
-    here.set_gone(DepartureKind.LEFT, "known")
-    line = memoryview(bytearray(LINE))
-    _Pages(line, here).write(_Pages(line, there).read(), keep_gone=True)
+    there, here = (Memory(set()) for _ in range(2))
+    there.boards[2].run, here.boards[2].run = 1, run
+    there.boards[2].set_gone(how, "said")
+    here.boards[2].set_gone(DepartureKind.LEFT, "known")
+    for memory in (there, here):
+        memory.add(WORLD, START, len(RANKS))
+    here.write(WORLD, 2, there.read(WORLD, 2), keep_gone=True)
     aborted = run == 1 and how is DepartureKind.ABORTED
-    assert here.gone == (Departure(how, "said") if aborted else Departure(DepartureKind.LEFT, "known"))
+    assert here.boards[2].gone == (Departure(how, "said") if aborted else Departure(DepartureKind.LEFT, "known"))

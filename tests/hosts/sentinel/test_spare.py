@@ -6,12 +6,16 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from unittest.mock import patch
+
+import pytest
 
 from tests.support.fake_hosts import WORLD, FakeHosts, send_with_spare, sentinel_of, spare_of
 from tests.support.waiting import until
-from unisono.base.records import CallRecord, DepartureKind, GivenUp
+from unisono.base.records import DepartureKind, GivenUp
 from unisono.hosts.far import Far
+from unisono.hosts.sentinel.estate import Estate, turns_of
 
 SOON_S = 3.0  # less than the time after which silent hosts are lost
 SILENT_S = 30.0  # where that must not happen, however late ranks look
@@ -21,8 +25,21 @@ def kill(fake: FakeHosts, host: int) -> None:
     """Kill a sentinel; another process must go on soon."""
     before, began = sentinel_of(fake.far[host]), time.monotonic()
     os.kill(before, signal.SIGKILL)
-    until(lambda: fake.far[host].sentinel_pid != before)
+    see_another(fake.far[host], before)
     assert time.monotonic() - began < SOON_S
+
+
+def see_another(far: Far, before: int) -> None:
+    """Wait until another process goes on."""
+    until(lambda: far.sentinel_pid != before)
+
+
+def kill_both(fake: FakeHosts, host: int) -> None:
+    """Kill a sentinel and the process beside it; its ranks start both again."""
+    before = sentinel_of(fake.far[host])
+    spare_of(before)
+    send_with_spare(fake.far[host], signal.SIGKILL)
+    see_another(fake.far[host], before)
 
 
 def kill_spare(fake: FakeHosts, host: int) -> None:
@@ -33,38 +50,10 @@ def kill_spare(fake: FakeHosts, host: int) -> None:
     until(lambda: spare_of(pid) != before)
 
 
-def test_next_process_knows_dead_ranks() -> None:
-    with FakeHosts("1+2") as fake:
-        fake.far[1].register(8, fake.arenas[1].end, [0, 1, 2])
-        fake.far[0].register(8, fake.arenas[0].end, [0, 1, 2])
-        fake.refresh(0, 8)
-        fake.arenas[1].board(2).set_call(3, CallRecord("scan"))
-        fake.sleepers[2].kill()
-        until(lambda: fake.far[0].left(2) is not None)
-        kill(fake, 1)
-        fake.refresh(0)
-        assert fake.arenas[0].board(2).call(3) == CallRecord("scan")
-        fake.refresh(0, 8)
-        assert fake.far[1].left(2) == fake.far[0].left(2)
-        fake.far[1].forget(8)
-        until(lambda: fake.far[1].is_free(8))
-
-
-def test_a_rank_says_again_what_was_not_heard() -> None:
+def test_rank_leaves_though_its_sentinel_falls() -> None:
     """The sentinel has not read it when it is killed."""
     with FakeHosts("1+1") as fake:
         fake.refresh(0)
-        pid = sentinel_of(fake.far[1])
-        os.kill(pid, signal.SIGSTOP)
-        fake.far[1].register(8, fake.arenas[1].end, [0, 1])
-        fake.arenas[1].board(1).set_gave_up(GivenUp(9, False, frozenset({0}), "tired"))
-        fake.far[1].wake(WORLD)
-        ticket = fake.far[1].ask(WORLD)
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: fake.far[1].answered(ticket))
-        until(lambda: fake.arenas[0].board(1).gave_up.reason == "tired")
-        fake.far[0].register(8, fake.arenas[0].end, [0, 1])
-        fake.refresh(0, 8)
         pid = sentinel_of(fake.far[1])
         os.kill(pid, signal.SIGSTOP)
         threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
@@ -74,35 +63,51 @@ def test_a_rank_says_again_what_was_not_heard() -> None:
 
 
 def test_killed_again_and_again() -> None:
-    """At random, while ranks speak, ask and die. A spare process that is killed is replaced, too."""
+    """At random, while ranks speak, ask, use new groups and die: a sentinel, its spare process, or both of them, which
+    two ranks of the host see. What a sentinel has not read, its ranks say again.
+    """
     rng = random.Random(3)
-    with FakeHosts("1+3+2") as fake:
-        for host in range(3):
-            fake.refresh(host)
+    with FakeHosts("1+3+2", silent_s=SILENT_S) as fake:
+        beside = Far(fake.arenas[1], fake.hosts, fake.hosts.members[1][0], fake.names[1], SILENT_S)
         said, dead = [0, 0, 0], set[int]()
         for turn in range(20):
-            host = rng.randrange(3)
-            rank = fake.hosts.members[host][0]
+            host, falls, group = rng.randrange(3), rng.randrange(3), 8 + turn
+            kills = rng.choice([kill, kill_spare, kill_both])
+            if kills is not kill_spare and rng.random() < 0.5:
+                os.kill(sentinel_of(fake.far[falls]), signal.SIGSTOP)  # it reads nothing any more
             said[host] += 1
-            fake.arenas[host].board(rank).set_gave_up(GivenUp(said[host], False, frozenset(), f"turn {turn}"))
+            give_up = GivenUp(said[host], False, frozenset(), f"turn {turn}")
+            fake.arenas[host].board(fake.hosts.members[host][0]).set_gave_up(give_up)
             fake.far[host].wake(WORLD)
+            for far, arena in zip((*fake.far, beside), (*fake.arenas, fake.arenas[1]), strict=True):
+                far.register(group, arena.end, range(6))
+            ticket = fake.far[falls].ask(WORLD)
             if turn in (5, 10, 15):
                 dead.add(rng.choice([rank for rank in fake.sleepers if rank not in dead]))
                 for one in dead:
                     fake.sleepers[one].kill()
-            kill_spare(fake, rng.randrange(3))
-            kill(fake, rng.randrange(3))
+            with ThreadPoolExecutor(1) as pool:
+                before = beside.sentinel_pid
+                looks = pool.submit(see_another, beside, before) if (kills, falls) == (kill_both, 1) else None
+                kills(fake, falls)
+                assert looks is None or looks.result() is None
+            until(lambda falls=falls, ticket=ticket: fake.far[falls].answered(ticket))
             for other in range(3):
                 fake.refresh(other)
+                fake.refresh(other, group)
                 for one, number in enumerate(said):
                     board = fake.arenas[other].board(fake.hosts.members[one][0])
                     assert board.gave_up.number == number, (turn, other, one)
-        for other in range(3):
-            until(lambda other=other: all(fake.far[other].left(rank) for rank in dead))
-            gone = {rank: fake.far[other].left(rank) for rank in range(6) if fake.far[other].left(rank)}
+            for far in (*fake.far, beside):
+                far.forget(group)
+        until(lambda: all(far.is_free(8) for far in fake.far))
+        for far in (*fake.far, beside):
+            until(lambda far=far: all(far.left(rank) for rank in dead))
+            gone = {rank: far.left(rank) for rank in range(6) if far.left(rank)}
             assert gone.keys() == dead
             assert all(how.words == "was killed by signal 9 (SIGKILL)" for how in gone.values())
-            assert fake.far[other].cut_off is None
+            assert far.cut_off is None
+        beside.close()
 
 
 def test_next_process_goes_on_for_a_stopped_one() -> None:
@@ -114,39 +119,6 @@ def test_next_process_goes_on_for_a_stopped_one() -> None:
         fake.refresh(1)
         fake.refresh(0)
         assert fake.far[0].left(1) is fake.far[1].left(0) is None
-
-
-def see_another(far: Far, before: int) -> None:
-    until(lambda: far.sentinel_pid != before)
-
-
-def test_ranks_start_both_processes_again() -> None:
-    """Two ranks of the host see at the same time that both are gone. Dead ranks and new groups are remembered."""
-    with FakeHosts("1+2", silent_s=SILENT_S) as fake:
-        beside = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], SILENT_S)
-        fake.sleepers[2].kill()
-        until(lambda: fake.far[0].left(2) is not None)
-        for turn in range(5):
-            for far in (*fake.far, beside):
-                far.register(8 + turn, fake.arenas[far is not fake.far[0]].end, [0, 1, 2])
-            fake.refresh(0, 8 + turn)
-            before = sentinel_of(fake.far[1])
-            spare_of(before)
-            send_with_spare(fake.far[1], signal.SIGKILL)
-            began = time.monotonic()
-            with ThreadPoolExecutor(2) as pool:
-                assert [*pool.map(see_another, (fake.far[1], beside), (before, before))] == [None, None]
-            assert time.monotonic() - began < SILENT_S
-            assert sentinel_of(fake.far[1]) == beside.sentinel_pid
-            for far in (fake.far[1], beside):
-                far.forget(8 + turn)
-            fake.arenas[1].board(1).set_gave_up(GivenUp(turn, False, frozenset(), "again"))
-            fake.refresh(0)
-            assert fake.arenas[0].board(1).gave_up.number == turn
-            fake.refresh(0, 8 + turn)
-            assert fake.far[1].left(2) == fake.far[0].left(2)
-            assert fake.far[0].left(1) is fake.far[1].left(0) is None
-        beside.close()
 
 
 def test_ranks_replace_stopped_processes() -> None:
@@ -187,3 +159,25 @@ def alive(pidfd: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+SETUP = {"hosts": [[0], [1]], "names": ["a", "b"]}
+
+
+@pytest.mark.quick
+def test_next_process_reads_what_was_written_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Estate.create(SETUP)) as written, closing(Estate(os.dup(written.fd))) as read:
+        assert read.setup == SETUP
+        assert read.read() is None
+        for state in ("long" * 10_000, "short", "", "longer" * 20_000):
+            written.write([state])
+            assert read.read() == [state]
+        write = os.pwrite
+        with monkeypatch.context() as killed:  # in the middle of a state
+            killed.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:7], at) and 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                written.write("never")
+        assert read.read() == ["longer" * 20_000]
+        written.turns[0], written.highest[1] = 5, 9
+        assert (turns_of(read.fd), [*read.highest]) == (5, [0, 9])
+        assert os.fstat(written.fd).st_blocks * 512 < 1 << 20

@@ -84,6 +84,19 @@ def test_shortest_look_up_keeps_the_timeout(tmp_path: Path) -> None:
     over.touch()
 
 
+@in_new_world(2, config=Config(look_up_s=2.0))
+def test_rare_looks_delay_a_time_out_once(tmp_path: Path) -> None:
+    """The time between two looks was waited, all of it."""
+    over, began = tmp_path / "over", time.monotonic()
+    if unisono.get_rank() == 1:
+        until(over.exists)
+        return
+    with pytest.raises(WaitTimeout):
+        unisono.barrier(timeout_s=0.9)
+    assert time.monotonic() - began < 4.5
+    over.touch()
+
+
 @in_new_world(3, all_give=3.0)
 def test_a_rank_that_has_done_its_part_may_go() -> float:
     group = unisono.init()

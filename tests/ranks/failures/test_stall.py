@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ import torch.distributed as dist
 import unisono
 from tests.support.faults import all_pids
 from tests.support.on_ranks import in_new_world
+from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import once
 from unisono import PeerFailed, WaitTimeout
@@ -61,15 +64,18 @@ def compute_until_told(folder: Path) -> None:
         torch.mm(matrix, matrix)
 
 
-@pytest.mark.ranks(3)
+@pytest.mark.ranks(4)
 @pytest.mark.parametrize(("another", "missing"), [("all_reduce #7", (0,)), ("barrier #8", (1,))])
 def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, ...]) -> None:
-    """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out."""
-    group = unisono.init()
-    if group.rank == 2:
-        boards = [group.engine.arena.board(rank) for rank in (1, 2)]
-        boards[0].set_wait(Wait("world", another, (0,)))
-        boards[1].set_wait(Wait("world", "all_reduce #7", (1,)))
+    """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out.
+
+    In a group whose ranks have other numbers in the world.
+    """
+    world, group = unisono.init(), unisono.new_group([1, 2, 3])
+    if world.rank == 3:
+        boards = [world.engine.arena.board(rank) for rank in (2, 3)]
+        boards[0].set_wait(Wait("world", another, (1,)))
+        boards[1].set_wait(Wait("world", "all_reduce #7", (2,)))
         assert Stall(group, "all_reduce #7").late((1,), 1.0).missing == missing
         for board in boards:
             board.set_wait(None)
@@ -79,11 +85,12 @@ def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, .
 @in_new_world(4, config=STEADY)
 def test_one_rank_names_the_missing_rank(tmp_path: Path, away: Callable[[Path], None]) -> None:
     overhear(tmp_path)
-    group, tensor = unisono.init(), torch.ones(3)
-    group.timeout_s = float("inf")
+    group = unisono.init()
+    group.timeout_s, tensor = float("inf"), torch.full((3,), group.rank + 1.0)
     if group.rank == 2:
         away(tmp_path)
     unisono.all_reduce(tensor)
+    assert tensor[0] == 10.0
     (text,) = told(tmp_path)
     line, *stack = text.splitlines()
     assert line.startswith("rank 0 has waited ")
@@ -262,3 +269,77 @@ def test_torch_s_time_out_says_the_same(ranks: TorchRanks, tmp_path: Path, monit
     assert seen.line.startswith(f"{__file__}:")
     assert " in late" in seen.stack
     assert seen.stack in text
+
+
+FULL = """
+import os, resource, sys, torch, unisono
+how, call, group = *sys.argv[1:], unisono.init()
+unisono.barrier()
+if group.rank == 1:
+    sys.stdin.readline()
+    if how == "dies":
+        os._exit(3)
+else:
+    limit_s = 0.5 if how == "late" else 60.0
+    call = compile(call, "the call", "eval")
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    unisono.barrier() if group.rank else eval(call)
+    print("met", flush=True)
+except Exception as error:
+    print(type(error).__name__, flush=True)
+"""
+BARRIER = "unisono.barrier(timeout_s=limit_s)"
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize(
+    ("how", "call", "outcome"),
+    [
+        ("comes", BARRIER, "met"),
+        ("late", BARRIER, "WaitTimeout"),
+        ("late", "unisono.barrier(async_op=True, timeout_s=limit_s).wait()", "WaitTimeout"),
+        ("dies", BARRIER, "PeerGone"),
+    ],
+)
+def test_wait_needs_no_file_descriptor(python: Python, how: str, call: str, outcome: str) -> None:
+    """Whatever a rank needs has been imported before. The peer is late, dies, or never comes."""
+    settings, port = {"UNISONO_STALL_WARNING_S": 0.1}, free_port()
+    ranks = [python("-c", FULL, how, call, **place(rank, 2, port), **settings) for rank in range(2)]
+    assert ranks[0].stderr
+    assert ranks[0].stdout
+    assert ranks[1].stdin
+    assert any("rank 0 has waited" in line for line in ranks[0].stderr)
+    if how != "late":
+        ranks[1].stdin.write("\n")
+        ranks[1].stdin.flush()
+    assert ranks[0].stdout.readline() == f"{outcome}\n", ranks[0].communicate(timeout=60)
+
+
+COMPUTES = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+
+
+def work(seconds: float) -> int:
+    """Small and long calls on this rank, back to back, for so long; how many."""
+    stop, calls, began = torch.zeros(1), 0, time.monotonic()
+    while not stop.item():
+        unisono.all_reduce(torch.ones(2))
+        unisono.all_reduce(torch.ones(100_000))
+        unisono.barrier()
+        stop.fill_(float(time.monotonic() - began > seconds))
+        unisono.broadcast(stop, 0)
+        calls += 4
+    return calls
+
+
+@pytest.mark.long
+def test_busy_processors_raise_no_error() -> None:
+    """Ranks share a processor with others, beside a process that computes."""
+    ranks = 4 * len(os.sched_getaffinity(0))
+    with subprocess.Popen([sys.executable, "-c", COMPUTES]) as busy:
+        try:
+            assert len(set(unisono.run(work, ranks, args=(5.0,), timeout_s=90))) == 1
+        finally:
+            busy.kill()

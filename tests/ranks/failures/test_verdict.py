@@ -108,7 +108,7 @@ situations = st.builds(Situation, st.just(N), st.just(MINE), st.integers(1, PEER
 companies = st.tuples(*(views(rank) for rank in range(1, PEERS + 1)))
 
 
-@settings(max_examples=examples(2000), deadline=None, derandomize=True)
+@settings(max_examples=examples(2000))
 @given(situations, companies)
 def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...]) -> None:
     verdict = judge(me, peers)
@@ -131,7 +131,7 @@ def test_what_holds_in_every_situation(me: Situation, peers: tuple[PeerView, ...
         assert all(peer.number >= N for peer in peers) or not any(peer.gone for peer in peers)
 
 
-@settings(max_examples=examples(1000), deadline=None, derandomize=True)
+@settings(max_examples=examples(1000))
 @given(situations, companies, st.permutations(range(PEERS)))
 def test_order_of_peers_keeps_the_verdict(me: Situation, peers: tuple[PeerView, ...], order: list[int]) -> None:
     verdict, other = judge(me, peers), judge(me, [peers[k] for k in order])
@@ -139,7 +139,7 @@ def test_order_of_peers_keeps_the_verdict(me: Situation, peers: tuple[PeerView, 
     assert type(verdict) is type(other) or {type(verdict), type(other)} <= blamed
 
 
-@settings(max_examples=examples(1000), deadline=None, derandomize=True)
+@settings(max_examples=examples(1000))
 @given(companies)
 def test_ranks_at_the_gate_conclude_the_same(peers: tuple[PeerView, ...]) -> None:
     """Of ranks that have all entered one call and given nothing up, either all see a disagreement or none does."""

@@ -30,19 +30,14 @@ def about():
     return group.hosts, os.environ["UNISONO_HOST_ID"], os.fstat(group.engine.arena.fd).st_ino
 
 
-@pytest.mark.parametrize("shape", ["2x1", "3+1", "2x2:round_robin"])
-def test_each_host_has_its_memory(shape):
-    hosts = Hosts.parse(shape)
-    said = unisono.run(about, hosts=shape)
+@pytest.mark.parametrize("hosts", ["2x1", "3+1", "2x2:round_robin", Hosts(((0, 2), (1,)))])
+def test_each_host_has_its_memory(hosts):
+    """A map may be given as it is."""
+    said = unisono.run(about, hosts=hosts)
+    hosts = Hosts.parse(hosts) if isinstance(hosts, str) else hosts
     assert {one[0] for one in said} == {hosts}
     assert [one[1] for one in said] == [f"{hosts.host_of(rank)}" for rank in range(hosts.ranks)]
     assert Hosts.of([one[2] for one in said]) == hosts
-
-
-def test_a_map_may_be_given_as_it_is():
-    with unisono.world(hosts=Hosts(((0, 2), (1,)))) as world:
-        assert world.size == 3
-        assert [one[0].text for one in world.run(about)] == ["2+1 (0 2 | 1)"] * 3
 
 
 def test_one_host_is_a_world_as_ever():

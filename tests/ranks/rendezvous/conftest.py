@@ -18,6 +18,8 @@ from unisono.ranks.rendezvous.entries import write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.meeting import Meeting, MeetingResult
 
+Act = Callable[[str, str], object]
+
 here = threading.local()
 """rank: that this thread is. special: the fields in which its identity is special."""
 
@@ -72,24 +74,30 @@ def threads_are_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     here.special = {}
 
 
+def _nothing(*_: object) -> None:
+    """What happens at a store that is like any other."""
+
+
 class Acting(Store):  # type: ignore[misc]
-    """A store as one rank sees it: before each of its questions, `before` is called with the method and the key.
+    """A store as one rank sees it: before and after each question something happens, with the method and the key.
+
+    What `before` raises is raised instead: RuntimeError, as if the store has gone; TimeoutError, as if it is silent.
 
     asked: the last question.
-
-    What that raises is raised instead: RuntimeError, as if the store has gone; TimeoutError, as if it does not answer.
     """
 
-    def __init__(self, store: Store, before: Callable[[str, str], object]) -> None:
+    def __init__(self, store: Store, before: Act = _nothing, after: Act = _nothing) -> None:
         super().__init__()
-        self.store, self.before = store, before
+        self.store, self.before, self.after = store, before, after
 
 
 def _method(name: str) -> Callable[..., Any]:
     def ask(acting: Acting, key: Any, *more: Any) -> Any:
-        acting.asked = name, key, *more
-        acting.before(name, key if isinstance(key, str) else key[-1])
-        return getattr(acting.store, name)(key, *more)
+        acting.asked, last = (name, key, *more), key if isinstance(key, str) else key[-1]
+        acting.before(name, last)
+        answer = getattr(acting.store, name)(key, *more)
+        acting.after(name, last)
+        return answer
 
     return ask
 

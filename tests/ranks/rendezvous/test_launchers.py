@@ -104,28 +104,43 @@ def test_a_restart_has_keys_of_its_own():
     assert detect(TORCHRUN).prefix != detect({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "4"}).prefix
 
 
-@pytest.mark.parametrize(
-    ("environ", "arguments", "words"),
-    [
-        ({}, {"rank": 1}, "both or neither"),
-        ({}, {"size": 2}, "both or neither"),
-        (TORCHRUN, {"rank": 1, "size": 5}, "rank: got 1, .* RANK=2"),
-        (TORCHRUN, {"rank": 2, "size": 4}, "size: got 4, .* WORLD_SIZE=5"),
-        ({"RANK": "0"}, {}, "WORLD_SIZE is not"),
-        ({"WORLD_SIZE": "2"}, {}, "RANK is not"),
-        ({**TORCHRUN, "RANK": "two"}, {}, "RANK: got 'two'"),
-        ({**TORCHRUN, "MASTER_PORT": "http"}, {}, "MASTER_PORT: got 'http'"),
-        ({**TORCHRUN, "MASTER_PORT": "65536"}, {}, "MASTER_PORT: got 65536"),
-        ({**TORCHRUN, "RANK": "5"}, {}, "less than the size"),
-        ({**TORCHRUN, "RANK": "-1"}, {}, "at least 0"),
-        ({}, {"rank": 0, "size": 0}, "less than the size"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, {}, "MASTER_ADDR"),
-        ({"MASTER_ADDR": "node-a"}, {"rank": 0, "size": 2}, "MASTER_PORT"),
-        ({**STEP, "MASTER_ADDR": "node-a"}, {}, "MASTER_ADDR=node-a is set, but MASTER_PORT is not"),
-        ({**STEP, "MASTER_PORT": "41001"}, {}, "MASTER_PORT=41001 is set, but MASTER_ADDR is not"),
-    ],
-)
+REFUSED = [
+    ({}, {"rank": 1}, "both or neither"),
+    ({}, {"size": 2}, "both or neither"),
+    (TORCHRUN, {"rank": 1, "size": 5}, "rank: got 1, .* RANK=2"),
+    (TORCHRUN, {"rank": 2, "size": 4}, "size: got 4, .* WORLD_SIZE=5"),
+    ({}, {"rank": 0, "size": 0}, "less than the size"),
+    ({"MASTER_ADDR": "node-a"}, {"rank": 0, "size": 2}, "MASTER_PORT"),
+    (SLURM, {"rank": 0, "size": 4}, "MASTER_ADDR"),
+    *((environ, {}, words) for environ, words in (
+        ({"RANK": "0"}, "WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2"}, "RANK is not"),
+        ({**TORCHRUN, "RANK": "two"}, "RANK: got 'two'"),
+        ({**TORCHRUN, "MASTER_PORT": "http"}, "MASTER_PORT: got 'http'"),
+        ({**TORCHRUN, "MASTER_PORT": "65536"}, "MASTER_PORT: got 65536"),
+        ({**TORCHRUN, "RANK": "5"}, "less than the size"),
+        ({**TORCHRUN, "RANK": "-1"}, "at least 0"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR"),
+        ({**STEP, "MASTER_ADDR": "node-a"}, "MASTER_ADDR=node-a is set, but MASTER_PORT is not"),
+        ({**STEP, "MASTER_PORT": "41001"}, "MASTER_PORT=41001 is set, but MASTER_ADDR is not"),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which host rank 0 runs"),
+        ({**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"}, "on which host rank 0 runs. Set MASTER_ADDR"),
+        ({**SLURM, "SLURM_PROCID": "2"}, "less than the size"),
+        ({name: value for name, value in OPEN_MPI.items() if "PMIX" not in name}, "where .* meet. Start .* torchrun"),
+        (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but .* where these processes meet"),
+        ({**MPICH, **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "where these processes meet"),
+        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "MVAPICH2 .* where these processes meet"),
+        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"}, "Flux .* where these processes meet"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}, "jsrun .* where these processes meet"),
+        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK=0, but no variable has the number"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE: got 'many'"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("environ", "arguments", "words"), REFUSED)
 def test_contradictions_are_refused(environ, arguments, words):
+    """Also ranks that cannot meet."""
     with pytest.raises(ArgumentError, match=words):
         detect(environ, **arguments)
 
@@ -174,37 +189,10 @@ def test_mpich_s_job_is_its_process_manager(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({**SLURM, "SLURM_STEP_NUM_NODES": "2"}, "on which host rank 0 runs"),
-        ({**SLURM, **NODES, "SLURM_PROCID": "0", "SLURM_NODEID": "1"}, "on which host rank 0 runs. Set MASTER_ADDR"),
-        ({**SLURM, "SLURM_PROCID": "2"}, "less than the size"),
-        ({name: value for name, value in OPEN_MPI.items() if "PMIX" not in name}, "where .* meet. Start .* torchrun"),
-        (MPICH, "MPICH has set PMI_RANK=1 and PMI_SIZE=2, but .* where these processes meet"),
-        ({**MPICH, **SLURM, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, "where these processes meet"),
-        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "MVAPICH2 .* where these processes meet"),
-        ({"FLUX_TASK_RANK": "0", "FLUX_JOB_SIZE": "2"}, "Flux .* where these processes meet"),
-        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}, "jsrun .* where these processes meet"),
-        ({"PMIX_RANK": "0", "PMIX_NAMESPACE": "x"}, "PMIX_RANK=0, but no variable has the number"),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE: got 'many'"),
-    ],
-)
-def test_ranks_that_cannot_meet_are_refused(environ, words):
-    with pytest.raises(ArgumentError, match=words):
-        detect(environ)
-
-
-@pytest.mark.parametrize(
     ("nodes", "first"),
-    [
-        ("gpu[07-08]", "gpu07"),
-        ("gpu[3,5-9],login1", "gpu3"),
-        ("login1,gpu[07-08]", "login1"),
-        ("rack[1-2]-gpu[03-05,9]", "rack1-gpu03"),
-        ("n1.example.org,n2.example.org", "n1.example.org"),
-        ("alone", "alone"),
-    ],
-)
+    [("gpu[07-08]", "gpu07"), ("gpu[3,5-9],login1", "gpu3"), ("login1,gpu[07-08]", "login1"), ("alone", "alone"),
+     ("rack[1-2]-gpu[03-05,9]", "rack1-gpu03"), ("n1.example.org,n2.example.org", "n1.example.org")],
+)  # fmt: skip
 def test_slurm_step_meets_on_its_first_host(nodes, first):
     two = [detect({**SLURM, **NODES, "SLURM_STEP_NODELIST": nodes, "SLURM_PROCID": f"{rank}"}) for rank in (0, 1)]
     assert [(launch.rank, launch.size, launch.address, launch.job) for launch in two] == [
@@ -259,8 +247,3 @@ def test_mpirun_over_hosts(wheel, tmp_path):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     said = run_by(wheel, 3, ACROSS, tmp_path, **ABI[wheel])
     assert sorted(said.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
-
-
-def test_arguments_unlike_launcher_need_address():
-    with pytest.raises(ArgumentError, match="MASTER_ADDR"):
-        detect(SLURM, rank=0, size=4)

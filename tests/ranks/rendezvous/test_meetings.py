@@ -3,6 +3,7 @@
 import os
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -252,18 +253,26 @@ def test_error_of_a_store_is_raised_once() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_time_is_up_when_a_rank_has_the_memory(came: Came, late: bool) -> None:
     """Rank 1 is in the group if rank 0 has ended the meeting by then. Otherwise there is none."""
-    store = HashStore()
+    store, told, looked = HashStore(), list[str](), threading.Event()
 
-    def act(rank: int, what: str, key: str) -> None:
-        """Let the time of rank 1 be up when it has fetched the memory. Which of the two ends the meeting first?"""
-        if not key.endswith(f"/{END}") or not store.check([key.replace(f"/{END}", "/hosts")]):
-            return
-        if what != "compare_set" and rank == 1:
+    def before(rank: int, what: str, key: str) -> None:
+        """Rank 0 ends the meeting when the time of rank 1 is up, which ends it, too. Which of them is first?"""
+        if what == "compare_set" and key.endswith(f"/{END}"):
+            looked.wait(SOON_S)
+            if rank == late:
+                until(lambda: store.check([key]))
+
+    def after(rank: int, what: str, key: str) -> None:
+        """The time of rank 1 is up when it has heard of its host, fetched the memory, and looked for the end."""
+        if rank == 1 and what == "get" and key.endswith("/hosts"):
+            told.append(key)
+        elif rank == 1 and told and key.endswith(f"/{END}"):
             came.time_is_up(1)
-        elif what == "compare_set" and rank == late:
-            until(lambda: store.check([key]))
+            looked.set()
 
-    outcomes = together(lambda rank: meet(rank, 3, Acting(store, partial(act, rank))), range(3))
+    outcomes = together(
+        lambda rank: meet(rank, 3, Acting(store, partial(before, rank), partial(after, rank))), range(3)
+    )
     if late:
         expect_one_arena(outcomes)
     else:

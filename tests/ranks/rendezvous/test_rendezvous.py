@@ -1,8 +1,11 @@
 """Launched processes find each other; who does not come, or is elsewhere, is named. Ranks are threads here."""
 
 import os
+import socket
+import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
@@ -11,6 +14,7 @@ import pytest
 from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import (
+    Act,
     Acting,
     Came,
     begun,
@@ -49,9 +53,11 @@ def test_absent_rank_is_named_by_all_others(absent: int, up: tuple[int, ...], ca
 
 
 def test_a_port_in_use_is_said() -> None:
-    taken = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
-    with pytest.raises(ArgumentError, match=r"rank 0 cannot listen .*Give each job its own port"):
-        meet_in_rounds(Launch(0, 2, "", "127.0.0.1", taken.port), time.monotonic() + 2.0)
+    """By a program that does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        launch = Launch(0, 2, "", "127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(ArgumentError, match=r"rank 0 cannot listen .*Give each job its own port"):
+            meet_in_rounds(launch, time.monotonic() + 2.0)
 
 
 def test_rank_that_fetches_no_memory_is_named() -> None:
@@ -85,8 +91,8 @@ def test_slow_store_says_who_has_died_first() -> None:
     assert caught.value.rank == 2
 
 
-def before_the_end(part: PrefixStore, act: object) -> object:
-    """What to do before rank 1, which has come, looks how the meeting has ended."""
+def at_the_end(part: PrefixStore, act: Callable[[], object]) -> Act:
+    """What to do where rank 1, which has come, looks how the meeting has ended."""
     return lambda what, key: act() if what == "check" and key.endswith("/end") and part.check(["rank 1"]) else None
 
 
@@ -101,17 +107,25 @@ def test_lost_store_names_rank_0(beside: bool) -> None:
         raise RuntimeError("gone")
 
     with pytest.raises(PeerGone) as caught:
-        meet(1, 3, Acting(store, before_the_end(part, lose)))
+        meet(1, 3, Acting(store, at_the_end(part, lose)))
     assert caught.value.rank == 0
     assert (" died " in str(caught.value)) == beside
 
 
 @pytest.mark.parametrize("end", [MeetingEnd(), MeetingEnd(missing=(0,)), None])
 def test_end_of_a_process_after_the_meeting(end: MeetingEnd | None, came: Came) -> None:
-    """Rank 0 says how the meeting has ended, and its program ends, between two looks of rank 1."""
-    part = begun(store := HashStore(), ended(size=2))
-    say = before_the_end(part, lambda: end and part.set(END, write(end)))
-    error = outcome(lambda rank: meet(rank, 2, Acting(store, say), 0.3), 1)
+    """Rank 0 says how the meeting has ended, and its program ends, just after rank 1 has looked for its word."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        who = {"pid": process.pid, "ticks": start_ticks(process.pid), "size": 2}
+        part = begun(store := HashStore(), Identity.mine()._replace(**who))
+
+        def leave() -> None:
+            if end:
+                part.set(END, write(end))
+            process.kill()
+            process.wait()
+
+        error = outcome(lambda rank: meet(rank, 2, Acting(store, after=at_the_end(part, leave)), 0.3), 1)
     assert isinstance(error, PeerGone if end is None else WaitTimeout), error
 
 

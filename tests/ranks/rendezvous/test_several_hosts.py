@@ -153,13 +153,9 @@ def test_candidates_for_one_host(change, expected, words):
 
 @pytest.mark.parametrize(
     ("names", "addresses", "expected"),
-    [
-        ("abc", "123", ["a", "b", "c"]),
-        ("vvw", "123", ["v at 10.0.0.1", "v at 10.0.0.2", "w"]),
-        ("vwv", "121", ["v#0", "w", "v#2"]),
-        ("vv", "01", ["v#0", "v at 10.0.0.1"]),
-    ],
-)
+    [("abc", "123", ["a", "b", "c"]), ("vvw", "123", ["v at 10.0.0.1", "v at 10.0.0.2", "w"]),
+     ("vwv", "121", ["v#0", "w", "v#2"]), ("vv", "01", ["v#0", "v at 10.0.0.1"])],
+)  # fmt: skip
 def test_hosts_of_one_name_are_told_apart(names, addresses, expected):
     """By addresses; by numbers where two have one, as containers may, or where it is known to its own host only."""
     own = {"0": LOOP, **{digit: f"10.0.0.{digit}" for digit in "123"}}

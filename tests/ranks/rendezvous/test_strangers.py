@@ -34,15 +34,20 @@ from unisono.schedule import Hosts
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
 DEADLINE_S = 60.0
 
+Stranger = Callable[[int, str], subprocess.Popen[str]]
 STRANGER = """
-import array, socket, sys
+import socket, sys
 name, count, then = "\\0" + sys.argv[1], int(sys.argv[2]), sys.argv[3]
 made = [socket.socket(socket.AF_UNIX) for _ in range(count)]
-for sock in made:
-    sock.connect(name)
+if then == "poses as rank 0":
+    made[0].bind(name)
+    made[0].listen()
+else:
+    for sock in made:
+        sock.connect(name)
 if then == "listens":
     print([sock.recvmsg(1000, 1000)[:2] for sock in made], flush=True)
-print("connected", flush=True)
+print("there", flush=True)
 while then == "floods":
     with socket.socket(socket.AF_UNIX) as sock:
         try:
@@ -51,18 +56,8 @@ while then == "floods":
             sock.send(b"\\xff" * 1000)
         except OSError:
             pass
+made += [made[0].accept() for _ in range(100 if then == "poses as rank 0" else 0)]
 sys.stdin.read()
-"""
-
-IMPOSTOR = """
-import socket, sys
-sock = socket.socket(socket.AF_UNIX)
-sock.bind("\\0" + sys.argv[1])
-sock.listen()
-print("listening", flush=True)
-held = []
-while True:
-    held.append(sock.accept())
 """
 
 
@@ -74,6 +69,12 @@ def name() -> str:
 def fetched(name: str, rank: int) -> Arena:
     """The memory that this process, as rank 0, hands out at this name."""
     return fetch(Identity.mine()._replace(listens_at=name), 0, rank, time.monotonic() + DEADLINE_S)
+
+
+@pytest.fixture
+def stranger(python: Python, name: str) -> Stranger:
+    """stranger(20, "listens"): another process that has made so many connections to this name."""
+    return lambda count, then: python("-I", "-S", "-c", STRANGER, name, count, then)
 
 
 def said(process: subprocess.Popen[str]) -> str:
@@ -93,18 +94,18 @@ def handing_out(name: str, ranks: int = 1) -> Iterator[Callable[[], None]]:
         assert done.pop().result() == []
 
 
-def test_only_ranks_get_the_descriptor(python: Python, name: str) -> None:
+def test_only_ranks_get_the_descriptor(stranger: Stranger, name: str) -> None:
     with handing_out(name) as begin:
         begin()
-        assert said(python("-I", "-S", "-c", STRANGER, name, 20, "listens")) == f"{[(b'', [])] * 20}"
+        assert said(stranger(20, "listens")) == f"{[(b'', [])] * 20}"
         with closing(fetched(name, 1)) as mine:
             assert mine.size == 2
 
 
 @pytest.mark.parametrize("then", ["is silent", "floods"])
-def test_nobody_holds_up_the_ranks(python: Python, name: str, then: str) -> None:
+def test_nobody_holds_up_the_ranks(stranger: Stranger, name: str, then: str) -> None:
     with handing_out(name) as begin:
-        assert said(python("-I", "-S", "-c", STRANGER, name, 500, then)) == "connected"  # all of them before any rank
+        assert said(stranger(500, then)) == "there"  # all of them before any rank
         begin()
         fetched(name, 1).close()
 
@@ -117,9 +118,9 @@ def test_silent_rank_does_not_hold_up_the_others(name: str) -> None:
             fetched(name, rank).close()
 
 
-def test_impostor_of_rank_0_is_refused(python: Python, name: str) -> None:
-    impostor = python("-I", "-S", "-c", IMPOSTOR, name)
-    assert said(impostor) == "listening"
+def test_impostor_of_rank_0_is_refused(stranger: Stranger, name: str) -> None:
+    impostor = stranger(1, "poses as rank 0")
+    assert said(impostor) == "there"
     with pytest.raises(ArgumentError, match=f"process {impostor.pid} .* in place of rank 0, process {os.getpid()} "):
         fetched(name, 1)
 
@@ -215,7 +216,7 @@ words = st.recursive(
 
 @pytest.mark.parametrize("kind", [Identity, HostMap, MeetingEnd, SentinelNotice])
 @given(data=st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_any_bytes_are_understood_or_an_error(kind: Any, data: st.DataObject) -> None:
     like = st.fixed_dictionaries(dict.fromkeys(kind._fields, words))
     written = data.draw(st.binary(max_size=300) | (words | like).map(lambda it: json.dumps(it).encode()))

@@ -36,8 +36,8 @@ def test_find_by_name() -> None:
     assert a.schedule(5).name == "all_reduce.ring"
 
 
-@pytest.mark.parametrize(
-    ("collective", "name", "message"),
+@each(
+    "collective, name, message",
     [
         ("all_reduce", "rign", r"unknown algorithm 'rign' for all_reduce. Did you mean 'ring'\? Use one of naive, "),
         ("scan", "qqq", r"unknown algorithm 'qqq' for scan. Use one of linear, hillis_steele, direct"),
@@ -80,10 +80,9 @@ def test_plain_generator_with_a_root() -> None:
         assert (schedule.root, schedule.chunks) == (root, 3)
         prove(schedule)
         assert is_right(schedule, 7)
-    with pytest.raises(ArgumentError, match=r"all_gather.star must be a generator star\(r, p\)"):
-        find("all_gather", star)
-    with pytest.raises(ArgumentError, match=r"broadcast.ring must be a generator ring\(r, p, root\)"):
-        find("broadcast", ring)
+    for collective, own, said in ("all_gather", star, r"star\(r, p\)"), ("broadcast", ring, r"ring\(r, p, root\)"):
+        with pytest.raises(ArgumentError, match=rf"{collective}.{own.__name__} must be a generator {said}"):
+            find(collective, own)
 
 
 def test_all_to_all_ends_in_the_second_buffer() -> None:
@@ -107,44 +106,43 @@ def test_decorator_sets_chunks_and_result(result) -> None:
     prove(found.schedule(4))
 
 
-def test_decorator_refuses_unknown_values() -> None:
-    with pytest.raises(ArgumentError, match="got result buffer 'Z', expected X or Y"):
-        algorithm("all_gather", result="Z")(ring)
+@each(
+    "words, message",
+    [
+        ({"result": "Z"}, "got result buffer 'Z', expected X or Y"),
+        ({"requires": ("prime",)}, "unknown restriction 'prime'. Use commutative, even, power_of"),
+    ],
+)
+def test_decorator_refuses_unknown_values(words: dict[str, object], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        algorithm("all_gather", **words)(ring)
 
-    with pytest.raises(ArgumentError, match=r"unknown restriction 'prime'. Use commutative, even, power_of"):
-        algorithm("all_gather", requires=("prime",))(ring)
 
+def test_decorated_tables_of_the_user() -> None:
+    """Of any number of chunks, and composed of others."""
 
-def test_decorator_takes_any_number_of_chunks() -> None:
     @algorithm("all_gather", chunks=lambda p: 2 * p)
     def wide(r, p):
         yield send(r, (r + 1) % p, 2 * r, n=2)
 
-    assert table(wide, 3).chunks == 6
-
-
-def test_composed_algorithm_of_the_user() -> None:
     @composed("all_gather", name="twice")
     def mine(p):
         return table(ring, p, collective="all_gather")
 
+    assert table(wide, 3).chunks == 6
     assert find("all_gather", mine).schedule(3).name == "all_gather.twice"
 
 
 @pytest.mark.parametrize(
     ("name", "bad", "restriction"),
-    [
-        ("all_gather.swing", 6, "power_of_two"),
-        ("all_gather.neighbour_exchange", 7, "even"),
-        ("reduce.bine", 12, "power_of_two"),
-    ],
-)
+    [("all_gather.swing", 6, "power_of_two"), ("all_gather.neighbour_exchange", 7, "even"),
+     ("reduce.bine", 12, "power_of_two")],
+)  # fmt: skip
 def test_restriction_names_alternatives(name: str, bad: int, restriction: str) -> None:
     a = CATALOGUE[name]
     assert not a.allows(bad)
-    with pytest.raises(
-        ArgumentError, match=f"got {bad} ranks, expected .*{restriction}.* Use one of .*circulant"
-    ) as error:
+    said = f"got {bad} ranks, expected .*{restriction}.* Use one of .*circulant"
+    with pytest.raises(ArgumentError, match=said) as error:
         a.schedule(bad)
     for other in str(error.value).rpartition("Use one of ")[2].rstrip(".").split(", "):
         prove(find(a.collective, other).schedule(bad))
@@ -173,22 +171,12 @@ RANKS = [*range(2, 34), 64, 100, 128]
 def evaluate(formula: str, ranks: int) -> float:
     """The value of a formula, without its `at most`, for a number of ranks and a vector of 1 byte."""
     known = {
-        "m": 1.0,
-        "p": ranks,
-        "F": (ranks - 1) / ranks,
-        "lg": digits(ranks, 2),
-        "floor_lg": ranks.bit_length() - 1,
-        "pow2": 1 << ranks.bit_length() - 1,
-        "below": 1 << (ranks - 1).bit_length() >> 1,
-        "folded": int(ranks & ranks - 1 > 0),
-        "ones": sum(bin(j).count("1") for j in range(ranks)),
-        "n": SEGMENTS,
-        "k": RADIX,
-        "lgk": digits(ranks, RADIX),
-        "l": island(ranks),
-        "ceil": ceil,
+        "m": 1.0, "p": ranks, "F": (ranks - 1) / ranks, "lg": digits(ranks, 2), "floor_lg": ranks.bit_length() - 1,
+        "pow2": 1 << ranks.bit_length() - 1, "below": 1 << (ranks - 1).bit_length() >> 1,
+        "folded": int(ranks & ranks - 1 > 0), "ones": sum(bin(j).count("1") for j in range(ranks)), "n": SEGMENTS,
+        "k": RADIX, "lgk": digits(ranks, RADIX), "l": island(ranks), "ceil": ceil,
         "rounds_for": lambda x: digits(ceil(x), 2),
-    }
+    }  # fmt: skip
     return float(eval(formula.removeprefix("at most "), known))  # noqa: S307  our own formulas
 
 
@@ -231,9 +219,7 @@ def test_nothing_beats_the_lower_bounds(algorithm: Algorithm) -> None:
             assert counts.rounds >= bounds.rounds
 
 
-@pytest.mark.parametrize(
-    "doc", ["Idea.", "Idea.\nrounds: 1\nbytes: m\nwins: never", "Idea.\nbytes: 1\nrounds: 1\nwins: w\nsource: s"]
-)
-def test_docstring_with_other_lines_is_refused(doc: str) -> None:
+@each("rest", ["", "rounds: 1\nbytes: m\nwins: never", "bytes: 1\nrounds: 1\nwins: w\nsource: s"])
+def test_docstring_with_other_lines_is_refused(rest: str) -> None:
     with pytest.raises(ArgumentError, match="needs the lines idea, rounds, bytes, wins, source"):
-        lines(doc)
+        lines(f"Idea.\n{rest}")

@@ -10,19 +10,13 @@ from unisono.base.link import Link
 from unisono.base.linux import processors
 from unisono.schedule import DST, ROUND, SRC, Hosts, levels
 from unisono.schedule.algorithms.over_hosts import CORES, spanning
-from unisono.schedule.choose import choose, one_shot_limit
+from unisono.schedule.choose import choose, one_shot_limit, over_hosts
 from unisono.schedule.choose.lane_limits import Lanes, Processors, choose_lanes
-from unisono.schedule.choose.over_hosts import (
-    choose_spanning,
-    gated_rounds,
-    messages_at_once,
-    time_between,
-    time_inside,
-)
+from unisono.schedule.choose.over_hosts import choose_spanning, messages_at_once
 from unisono.schedule.contract import ROOTED
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
+@each("ranks", [2, 3, 4, 8, 64])
 def test_oversubscription_raises_one_shot_limit(ranks: int) -> None:
     config = Config()
     alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
@@ -60,8 +54,8 @@ def choice(collective: str, nbytes: int, hosts: str, link: str = "10Gbit,100us")
     return choose_spanning(collective, nbytes, Hosts.parse(hosts), Config(link=Link.parse(link)))
 
 
-@pytest.mark.parametrize(
-    ("collective", "nbytes", "hosts", "rails", "core"),
+@each(
+    "collective, nbytes, hosts, rails, core",
     [
         ("all_reduce", 8, "4x8", 1, "recursive_doubling"),  # few bytes: one rail and few rounds
         ("broadcast", 8, "4x8", 1, "binomial"),
@@ -120,10 +114,10 @@ def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link
         counted = levels(found.make(collective, where, 0))
         most = 0 if collective == "barrier" else counted.most * nbytes
         at_once = messages_at_once(collective, found.core, where)
-        rounds = gated_rounds(collective, counted.between, where)
-        priced = time_between(rounds, most, rails, Link.parse(link), at_once)
+        rounds = over_hosts.gated_rounds(collective, counted.between, where)
+        priced = over_hosts.time_between(rounds, most, rails, Link.parse(link), at_once)
         assert found.between_s == pytest.approx(priced)
-        assert found.inside_s == time_inside(collective, nbytes, where, rails)
+        assert found.inside_s == over_hosts.time_inside(collective, nbytes, where, rails)
 
 
 def test_reason_names_link_and_alternatives() -> None:
@@ -140,8 +134,8 @@ def test_segments_are_pieces_already() -> None:
         assert chosen.pieces == 1
 
 
-@pytest.mark.parametrize(
-    ("collective", "nbytes", "hosts", "pieces"),
+@each(
+    "collective, nbytes, hosts, pieces",
     [
         ("all_reduce", 4 << 20, "2x2", 4),
         ("all_gather", 4 << 20, "2x2", 4),
@@ -164,8 +158,8 @@ def test_pieces_make_no_small_messages(collective: str, nbytes: int, hosts: str,
 FREE = Processors(16, 16, 2, 16)
 
 
-@pytest.mark.parametrize(
-    ("lanes", "here", "expected", "because"),
+@each(
+    "lanes, here, expected, because",
     [
         (8, FREE, 8, "as set"),
         (16, FREE, 8, "16 processors for 2 ranks"),
@@ -192,9 +186,8 @@ def test_lanes_never_exceed_processors(lanes: int, here: Processors, expected: i
 def test_short_calls_have_one_lane() -> None:
     config = Config(lanes=4, lane_bytes=1000)
     assert choose_lanes(1001, FREE, config).number == 4
-    assert choose_lanes(1000, FREE, config) == Lanes(
-        1, "1 lane: up to 1000 B, to wake a helper takes longer than it saves"
-    )
+    why = "1 lane: up to 1000 B, to wake a helper takes longer than it saves"
+    assert choose_lanes(1000, FREE, config) == Lanes(1, why)
     assert choose_lanes(1 << 30, FREE, Config(lanes=1)) == Lanes(1)
 
 

@@ -14,8 +14,6 @@ from unisono.schedule import Schedule, T, X, Y, prove, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import FORMATS, msccl, read, write
 
-pytestmark = pytest.mark.quick
-
 
 def of(text: str) -> Schedule:
     return msccl.read(text.encode(), "file.xml")

@@ -13,8 +13,6 @@ from unisono.schedule import Schedule, X, Y, prove
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import mscclpp
 
-pytestmark = pytest.mark.quick
-
 Plan = dict[str, Any]
 
 

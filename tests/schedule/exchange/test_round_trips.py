@@ -9,8 +9,6 @@ from unisono.schedule import ROOTED, prove, spread
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import msccl, mscclpp
 
-pytestmark = pytest.mark.quick
-
 
 def without_note(text: str) -> str:
     if text.startswith("<"):

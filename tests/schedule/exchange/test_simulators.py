@@ -14,8 +14,6 @@ from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.exchange import exported, write
 from unisono.schedule.simulate import Hardware, Network, messages, play
 
-pytestmark = pytest.mark.quick
-
 LINK = Link(20e-6, 1e9)  # a nanosecond a byte
 LINE = re.compile(
     r"(?P<label>[a-zA-Z]\w*)(?: requires (?P<before>[a-zA-Z]\w*)|: (?P<way>calc|send|recv) (?P<size>\d+)"

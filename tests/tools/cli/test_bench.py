@@ -9,7 +9,7 @@ import torch
 
 import unisono
 from tests.schedule.exchange.files import FILES
-from tests.tools.cli.say import flat, say
+from tests.support.say import flat, say
 from unisono.tools.cli import bench as command
 from unisono.tools.cli.shared.timed_calls import LIBRARIES, Compared, Trial, compare, measure
 
@@ -23,7 +23,7 @@ RUNS = {
     ),
     "ring.xml --sizes 8,1KiB": ("float32 on 2 ranks", REDUCE),
     "--hosts 2+1 --sizes 8,1KiB": (
-        "These hosts are processes that share no memory, and speak over loopback.",
+        "float32 on 3 ranks on 2 hosts (2+1)",
         [*REDUCE, *OTHERS],
     ),
 }
@@ -36,6 +36,7 @@ def test_every_size_has_a_verdict(words: str, tmp_path: Path, capfd: pytest.Capt
     printed = say(f"bench {words.replace('ring.xml', f'{tmp_path}/ring.xml')} --seconds 0")
     said, calls = RUNS[words]
     assert said in printed
+    assert ("These hosts are processes that share no memory, and speak over loopback." in printed) == ("hosts" in words)
     assert re.findall(ROW, printed, re.MULTILINE) == calls
     assert "Medians of 1 to 1 calls each" in printed
     assert "Every element of every result was the same as Gloo's." in printed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tools.cli.say import flat
+from tests.support.say import flat
 from unisono.base.linux import memory_nodes
 from unisono.tools.cli import check
 from unisono.tools.cli.check import Seen, findings, look
@@ -82,6 +82,8 @@ def test_nodes_have_a_processor_of_this_process(tmp_path: Path) -> None:
     for node, number in enumerate([*sorted(os.sched_getaffinity(0))[:2], 99999]):
         (tmp_path / f"sys/devices/system/node/node{node}/cpu{number}").mkdir(parents=True)
     assert memory_nodes(tmp_path) == min(2, len(os.sched_getaffinity(0)))
+    assert look().nodes == memory_nodes()
+    assert (look().nodes > 0) == any(Path("/sys/devices/system/node").glob("node[0-9]*"))
 
 
 def test_look_sees_refused_system_calls(monkeypatch: pytest.MonkeyPatch) -> None:

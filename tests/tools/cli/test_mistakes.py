@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.each import each
 from tests.support.programs import run_python
-from tests.tools.cli.say import flat, say
+from tests.support.say import refused
 
 MISTAKES = [
     (f"doctor {1 << 22}", "process 4194304 does not exist on this host"),
@@ -58,7 +58,7 @@ MISTAKES = [
 
 @each("line, words", MISTAKES)
 def test_mistake_gets_one_line(line: str, words: str) -> None:
-    assert words in flat(line, 2)
+    assert words in refused(line)
 
 
 HEAD = (
@@ -81,21 +81,22 @@ OWN = {
 
 @pytest.mark.parametrize("command", ["explain", "draw"])
 @pytest.mark.parametrize("text", OWN)
-def test_own_file_that_fails(text: str, command: str, tmp_path: Path) -> None:
+def test_own_file_that_fails(text: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
     code, words = OWN[text]
-    assert words.replace("FOLDER", f"{tmp_path}") in flat(f"{command} {tmp_path}/mine.py:ring", code)
+    assert words.replace("FOLDER", f"{tmp_path}") in refused(f"{command} mine.py:ring", code)
 
 
 def test_process_without_job_is_named() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
-        said = flat(f"doctor {other.pid}", 2)
+        said = refused(f"doctor {other.pid}")
         other.communicate()  # ends it
     assert f"process {other.pid} has no unisono job" in said
 
 
 def test_status_of_a_traced_command_is_kept(tmp_path: Path) -> None:
-    assert "sh has ended with status 3" in say(f"trace -o {tmp_path} -- sh -c 'exit 3'", 3)
+    assert "sh has ended with status 3" in refused(f"trace -o {tmp_path} -- sh -c 'exit 3'", 3)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.schedule.exchange.files import FILES
-from tests.tools.cli.say import say
+from tests.support.say import say
 from unisono.base.units import format_seconds
 from unisono.schedule import Hosts
 from unisono.schedule.algorithms import CATALOGUE

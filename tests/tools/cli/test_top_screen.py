@@ -20,33 +20,32 @@ from tests.support.waiting import until
 from unisono.engine.kernels import unit
 from unisono.tools.cli.shared import printing
 
-PROGRAM = """
-import fcntl, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that it hears of another size
-from unisono.tools.cli import app
-app()
-"""
-
 
 class Screen:
     """A terminal in which `unisono top` runs."""
 
     def __init__(self, pid: int) -> None:
         self.master, slave = pty.openpty()
-        self.resize(40, 120, slave)
-        words = [sys.executable, "-c", PROGRAM, "top", str(pid)]
-        environ = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
-        environ = {name: value for name, value in environ.items() if value or name not in ("COLUMNS", "LINES")}
-        self.process = subprocess.Popen(
-            words, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
-        )
+        self.resize(40, 120)
+        words = [
+            "setsid",
+            "--ctty",
+            sys.executable,
+            "-m",
+            "unisono",
+            "top",
+            str(pid),
+        ]  # so that it hears of another size
+        environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environ["TERM"] = "xterm-256color"
+        self.process = subprocess.Popen(words, stdin=slave, stdout=slave, stderr=slave, env=environ)
         os.close(slave)
         os.set_blocking(self.master, False)
         self.seen = ""
 
-    def resize(self, rows: int, columns: int, fd: int | None = None) -> None:
+    def resize(self, rows: int, columns: int) -> None:
         """Give the window another size; its program hears of that."""
-        fcntl.ioctl(self.master if fd is None else fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def read(self) -> str:
         """All that has been shown."""

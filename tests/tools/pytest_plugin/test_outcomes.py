@@ -15,29 +15,25 @@ import unisono
 from torch import distributed as dist
 
 LOCK = threading.Lock()
-
+pytestmark = pytest.mark.ranks(2)
 
 class Odd(Exception):
     def __init__(self, number, why):
         self.lock = threading.Lock()
 
-
 @dataclasses.dataclass
 class Point:
     x: int
 
-
 @pytest.fixture
 def lock():
     return LOCK
-
 
 @pytest.fixture
 def three(monkeypatch, tmp_path, lock):
     monkeypatch.setenv("SAID_BY_A_FIXTURE", "yes")
     monkeypatch.chdir(tmp_path)
     return torch.tensor([3.0])
-
 
 @pytest.mark.parametrize("word", ["one", "two"])
 @pytest.mark.ranks(1, 2, hosts="2x1")
@@ -47,33 +43,24 @@ def test_cases(ranks, word, tmp_path):
     unisono.barrier()
     assert {path.name for path in tmp_path.iterdir()} == {f"{word}{rank}" for rank in range(unisono.get_world_size())}
 
-
-@pytest.mark.ranks(2)
 def test_fixtures(three, monkeypatch, tmp_path):
     assert three == 3
     assert os.environ["SAID_BY_A_FIXTURE"] == "yes"
     assert os.getcwd() == str(tmp_path)
     monkeypatch.setattr(os, "is_patched", True, raising=False)
 
-
-@pytest.mark.ranks(2)
 def test_nothing_stays():
     assert not hasattr(os, "is_patched")
     assert "SAID_BY_A_FIXTURE" not in os.environ
 
-
-@pytest.mark.ranks(2)
 def test_classes_of_the_module():
     everybody = [None] * 2
     unisono.all_gather_object(everybody, Point(unisono.get_rank()), pickle=True)
     assert everybody == [Point(0), Point(1)]
 
-
-@pytest.mark.ranks(2)
 class TestMethods:
     def test_a_method(self, ranks):
         assert unisono.get_world_size() == ranks
-
 
 @pytest.mark.ranks(3)
 class TestUnit(unittest.TestCase):
@@ -94,7 +81,6 @@ class TestUnit(unittest.TestCase):
     def test_fails_as_expected(self):
         self.fail()
 
-
 class Coverage:
     def __init__(self, path):
         self.path = path
@@ -106,39 +92,26 @@ class Coverage:
         self.path.touch()
         del sys.modules["coverage"]
 
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     return tmp_path_factory.mktemp("saved")
 
-
-@pytest.mark.ranks(2)
 def test_is_measured(saved):
     sys.modules["coverage"] = types.SimpleNamespace(Coverage=Coverage(saved / f"{unisono.get_rank()}"))
 
-
-@pytest.mark.ranks(2)
 def test_what_was_measured_is_saved(saved):
     assert {path.name for path in saved.iterdir()} == {"0", "1"}
 
-
-@pytest.mark.ranks(2)
 def test_skipped():
     pytest.skip("not today")
 
-
-@pytest.mark.ranks(2)
 def test_expected():
     pytest.xfail("known")
 
-
 @pytest.mark.xfail(raises=ZeroDivisionError)
-@pytest.mark.ranks(2)
 def test_expected_error():
     1 / 0
 
-
-@pytest.mark.ranks(2)
 def test_one_skips():
     if unisono.get_rank() == 1:
         pytest.skip("only here")
@@ -146,12 +119,9 @@ def test_one_skips():
         unisono.barrier()
     raise ValueError("not skipped")
 
-
-@pytest.mark.ranks(2)
 async def test_async():
     await asyncio.sleep(0)
     raise ValueError("awaited")
-
 
 @pytest.mark.ranks(2, timeout_s=2.0)
 def test_hangs_in_c():
@@ -160,49 +130,32 @@ def test_hangs_in_c():
         ctypes.PyDLL(None).usleep(100_000_000)  # it holds the interpreter
     unisono.barrier()
 
-
-@pytest.mark.ranks(2)
 def test_exits():
     if unisono.get_rank() == 1:
         os._exit(3)
     unisono.barrier()
 
-
-@pytest.mark.ranks(2)
 def test_after_a_crash():
     unisono.barrier()
 
-
-@pytest.mark.ranks(2)
 def test_cannot_be_pickled():
     raise Odd(7, "because")
 
-
-@pytest.mark.ranks(2)
 def test_breaks_its_world():
     unisono.shutdown()
 
-
-@pytest.mark.ranks(2)
 def test_capsys(capsys):
     pass
 
-
-@pytest.mark.ranks(2)
 def test_lock(lock):
     pass
 
-
-@pytest.mark.ranks(2)
 def test_global():
     LOCK.acquire()
 
-
-@pytest.mark.ranks(2)
 def test_prints_much():
     if unisono.get_rank() == 1:
         print("x" * 10_000_000)
-
 
 @pytest.mark.ranks(3, backend="gloo")
 def test_gloo_fails():
@@ -210,13 +163,11 @@ def test_gloo_fails():
         raise ValueError("only here")
     dist.barrier()
 
-
 @pytest.mark.ranks(2, backend="gloo", timeout_s=2.0)
 def test_gloo_hangs():
     if dist.get_rank() == 1:
         return
     dist.barrier()
-
 
 @pytest.mark.ranks(2, backend="gloo")
 def test_gloo_exits(tmp_path):
@@ -226,7 +177,6 @@ def test_gloo_exits(tmp_path):
     while not [*tmp_path.iterdir()]:
         time.sleep(0.001)
     os._exit(3)
-
 
 @pytest.mark.ranks(hosts="2x1", backend="unisono")
 def test_our_backend():

@@ -21,11 +21,9 @@ import os
 import pytest
 import unisono
 
-
 @pytest.mark.ranks(1, 2)
 def test_fails():
     assert unisono.get_rank() == os.getenv("RIGHT")
-
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("number", range(4))
@@ -54,11 +52,9 @@ from pathlib import Path
 import pytest
 import unisono
 
-
 @pytest.fixture
 def parent():
     return os.getpid()
-
 
 @pytest.mark.ranks(2)
 def test_waits(parent):
@@ -82,7 +78,6 @@ def test_interrupt_ends_pytest_and_the_ranks(pytester: pytest.Pytester) -> None:
 COLLECTS = """
 from pathlib import Path
 import pytest
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop():
