@@ -214,6 +214,9 @@ def test_next_member_lends_where_one_has_no_room(lenders: list[Lender]) -> None:
     for rank, lender in enumerate((second, first)):
         with pytest.raises(OutOfMemory, match="the shared memory of ranks 0, 1 is too full for a group of 2 ranks"):
             lender.memory(key, (0, 1), 1 - rank, (0, 1))
+    full.clear()
+    for rank, lender in enumerate((first, second)):
+        assert isinstance(lender.memory(key, (0, 1), rank, (0, 1)), SubArena)
 
 
 class Interrupted(Lender):

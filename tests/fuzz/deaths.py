@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -50,7 +50,7 @@ def check(scene: Scene, cluster: Cluster | None = None) -> None:
 def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
     """Play the scene; what is wrong."""
     _begin()
-    descriptors = _descriptors()
+    descriptors, others = _descriptors(), set(_marked())
     timeout_s = TIMEOUT_S if scene.frozen else 1000.0
     silence_s = _BRIEF_S + 1 if any(fault.how == "brief cut" for fault in scene.faults) else _SILENCE_S
     config = Config.from_env().replace(
@@ -76,7 +76,7 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
                 wrong += of_end(scene, rank, end)
             elif _is_wrong(end) and rank not in scene.dead:
                 wrong.append(f"rank {rank} {_told(end)}")
-        wrong += [f"process {pid} is left: {command}" for pid, command in _left()]
+        wrong += [f"process {pid} is left: {command}" for pid, command in _left(others)]
     if more := _descriptors() - descriptors:
         wrong.append(f"the parent has more descriptors: {dict(more)}")
     return wrong
@@ -200,10 +200,10 @@ def _begin() -> None:
     unisono.run(int, 1)
 
 
-def _left() -> list[tuple[int, str]]:
-    """The processes of a scene that do not end within some seconds. They are killed."""
+def _left(others: Set[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The processes of a scene that do not end within some seconds. They are killed. others: what other worlds have."""
     end = time.monotonic() + _LEFT_S
-    while (found := list(_marked(f"{_MARK}={os.getpid()}".encode()))) and time.monotonic() < end:
+    while (found := [one for one in _marked() if one not in others]) and time.monotonic() < end:
         time.sleep(0.05)
     for pid, _ in found:
         with suppress(ProcessLookupError):
@@ -211,8 +211,9 @@ def _left() -> list[tuple[int, str]]:
     return found
 
 
-def _marked(mark: bytes) -> Iterator[tuple[int, str]]:
-    """The processes with this mark, but for the children of this one: these are there from one scene to the next."""
+def _marked() -> Iterator[tuple[int, str]]:
+    """The processes that come from this one, but for its children: these are there from one scene to the next."""
+    mark = f"{_MARK}={os.getpid()}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])

@@ -113,8 +113,9 @@ def test_group_has_its_options() -> None:
     group: Any = dist.new_group(timeout=timedelta(seconds=7))
     for one in (group, group._get_backend(CPU)):
         assert one.options._timeout == timedelta(seconds=7)
-    group.set_timeout(timedelta(seconds=8))
-    assert group.options._timeout == timedelta(seconds=8)
+    for timeout in (timedelta(seconds=8), timedelta(milliseconds=500), timedelta(days=1)):
+        group.set_timeout(timeout)
+        assert group.options._timeout == timeout
 
 
 @pytest.mark.ranks(3, backend="unisono")

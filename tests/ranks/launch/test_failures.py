@@ -217,6 +217,25 @@ def test_time_is_up_for_survivors_too():
     assert value == 2
 
 
+class OnlyOnce:
+    """What one process can unpack, and no second one."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_time_runs_where_a_rank_cannot_begin(tmp_path):
+    began = time.monotonic()
+    outcomes = run(
+        lambda _: threading.Event().wait(), 2, (OnlyOnce(tmp_path / "x"),), timeout_s=1.0, return_exceptions=True
+    )
+    assert sorted(isinstance(one, WaitTimeout) for one in outcomes) == [False, True]
+    assert time.monotonic() - began < 30
+
+
 def test_survivors_leave_before_new_ranks_come(monkeypatch, tmp_path):
     """Also where nobody is given time: who has died is not waited for."""
     monkeypatch.setattr(processes, "GRACE_S", 600.0)
