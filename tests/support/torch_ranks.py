@@ -14,7 +14,7 @@ from unisono.schedule import Hosts
 _kept: list[Any] = []
 
 
-def _keep(groups: Any) -> None:
+def keep(groups: Any) -> None:
     """Let groups of Gloo live as long as their rank.
 
     What its thread has called (hooks of DDP) may have the last reference to the group, whose end then joins that
@@ -45,6 +45,17 @@ def options(kind: Any, **fields: Any) -> Any:
     for name, value in fields.items():
         setattr(made, name, value)
     return made
+
+
+def total(group: Any = None) -> Any:
+    """The sum of 10 to the power of each member's rank, as ranks of the default group, if there is one."""
+    import torch
+    from torch import distributed
+
+    group = group or distributed.group.WORLD
+    tensor = torch.tensor([10.0 ** (distributed.get_rank() if distributed.is_initialized() else group.rank())])
+    group.allreduce([tensor]).wait()
+    return tensor.item()
 
 
 class TorchRanks:
@@ -87,7 +98,7 @@ class TorchRanks:
                         os.environ[HOST_ID] = before
                         if distributed.is_initialized():
                             if backend == "gloo":
-                                _keep(distributed.distributed_c10d._world.pg_map)
+                                keep(distributed.distributed_c10d._world.pg_map)
                             distributed.destroy_process_group()
 
             return self._worlds(size).run(rank)

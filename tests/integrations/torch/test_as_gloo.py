@@ -7,6 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from logging.handlers import BufferingHandler
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,9 +19,9 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks, options
+from tests.support.torch_ranks import TorchRanks, options, total
 from unisono.base.errors import ArgumentError, MismatchError
-from unisono.hosts.carriers.ucx_library import NoUcx, ucx_library
+from unisono.hosts.carriers.ucx_library import ucx_library
 from unisono.integrations.torch.answer_to import answer_by_environment
 
 CPU, LIMIT = torch.device("cpu"), timedelta(seconds=60)
@@ -46,34 +49,27 @@ def by_hand(name: str, kind: Any) -> tuple[Any, Any]:
 @in_process_group(3, "gloo", named=range(3))
 def test_groups_that_torch_makes() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
-    mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
     groups: dict[str, Any] = {
         "world": dist.group.WORLD,
         "by its name": dist.new_group([0, 1, 2], backend="gloo"),
         "by none": dist.new_group([2, 1]),
         "by device": dist.new_group(backend="cpu:gloo"),
-        "mesh": mesh.get_group(),
+        "mesh": dist.device_mesh.init_device_mesh("cpu", (size,)).get_group(),
     }
+    assert (groups["by none"] is dist.GroupMember.NON_GROUP_MEMBER) == (me == 0)
     for name, group in groups.items():
         if group is dist.GroupMember.NON_GROUP_MEMBER:
-            assert (name, me) == ("by none", 0)
             continue
         assert ours(group), name
         assert isinstance(group, dist.ProcessGroupGloo)
         assert isinstance(group, dist.ProcessGroup)
         assert "gloo" in dist.get_backend(group)
-        assert group.name() == "gloo"
-        assert group._get_backend(CPU).name() == "gloo"
+        assert group.name() == group._get_backend(CPU).name() == "gloo"
         assert f"of unisono (UNISONO_AS=gloo): rank {group.rank()} of {group.size()}" in repr(group)
-        tensor = torch.tensor([10.0**me])
-        dist.all_reduce(tensor, group=group)
-        assert tensor.item() == {3: 111.0, 2: 110.0}[group.size()]
+        assert total(group) == {3: 111.0, 2: 110.0}[group.size()]
     dist.monitored_barrier()
-    assert dist.get_backend() == "gloo"
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=33))
     assert dist.group.WORLD.options._timeout == timedelta(seconds=33)
-    import unisono
-
     assert unisono.get_world_size() == size  # torch's group of all ranks is this library's, too
 
 
@@ -81,27 +77,7 @@ def test_groups_that_torch_makes() -> None:
 @in_process_group(2, "backend", named=range(2))
 def test_all_words_for_gloo_are_ours(backend: str | None) -> None:
     assert ours(dist.group.WORLD)
-    tensor = torch.tensor([dist.get_rank() + 1])
-    dist.all_reduce(tensor)
-    assert tensor.item() == 3
-
-
-@in_process_group(2, "gloo", named=range(2))
-def test_another_backend_for_another_device() -> None:
-    """As "cpu:gloo,cuda:nccl"; a backend without communication stands for NCCL, which needs GPUs."""
-    from importlib import import_module
-
-    import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
-    group: Any = dist.new_group(backend="cpu:gloo,cuda:fake")
-    assert ours(group)
-    assert dist.get_backend_config(group) == "cpu:gloo,cuda:fake"
-    assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
-    tensor = torch.tensor([1.0 + dist.get_rank()])
-    dist.all_reduce(tensor, group=group)
-    assert tensor.item() == 3.0
-    for_gpus: Any = dist.new_group(backend="cuda:gloo,cpu:unisono")
-    assert not ours(for_gpus)
-    assert type(for_gpus._get_backend(torch.device("cuda"))) is dist.ProcessGroupGloo.genuine  # type: ignore[attr-defined]
+    assert total(dist.group.WORLD) == 11.0
 
 
 @in_process_group(2, "gloo", named=range(2))
@@ -114,12 +90,10 @@ def test_groups_made_by_their_class() -> None:
         gloo(store("options"), me, size, given),
         dist.distributed_c10d.ProcessGroupGloo(store("else"), me, size),
     ]
-    for number, group in enumerate(made, 1):
+    for group in made:
         assert ours(group)
         assert isinstance(group, gloo)
-        tensor = torch.tensor([me + number])
-        group.allreduce([tensor]).wait()
-        assert tensor.item() == 2 * number + 1
+        assert total(group) == 11.0
     assert made[2].options._timeout == LIMIT
     assert made[3].options._timeout == timedelta(minutes=30)
     assert dist.group.WORLD.group.world is not made[0].group.world
@@ -129,11 +103,7 @@ def test_groups_made_by_their_class() -> None:
     assert dropped.closed
     assert issubclass(gloo.genuine, gloo)
     assert not isinstance(store("else"), gloo)
-
-    class Own(gloo):  # type: ignore[valid-type, misc]
-        """A program's own class is a class of torch's Gloo."""
-
-    assert issubclass(Own, gloo.genuine)
+    assert issubclass(type("Own", (gloo,), {}), gloo.genuine)  # a program's own class is one of torch's Gloo
     with pytest.raises(TypeError, match="incompatible constructor arguments"):
         gloo(me, size)
 
@@ -187,92 +157,66 @@ def test_wrapper_of_detail_takes_ours() -> None:
         given = {"store_prefix": "", "store": where, "rank": me, "world_size": size, "timeout": LIMIT}
         assert wrap(mine, **given) is mine
         gloo = dist.ProcessGroupGloo.genuine(dist.PrefixStore("genuine", where), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
-        tensor = torch.ones(2)
-        wrap(gloo, **given).allreduce([tensor]).wait()
-        assert tensor.tolist() == [2.0, 2.0]
+        assert total(wrap(gloo, **given)) == 11.0
     finally:
         dist.set_debug_level(dist.DebugLevel.OFF)
 
 
-SECONDS = timedelta(seconds=30)
-
-
 @contextmanager
 def said() -> Iterator[list[str]]:
-    """What this library logs in the block."""
-    lines: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    keep = Keep()
-    logging.getLogger("unisono").addHandler(keep)
+    """What this library logs in the block, once it is over."""
+    log, keep, lines = logging.getLogger("unisono"), BufferingHandler(1000), list[str]()
+    log.addHandler(keep)
     try:
         yield lines
     finally:
-        logging.getLogger("unisono").removeHandler(keep)
+        log.removeHandler(keep)
+        lines += [record.getMessage() for record in keep.buffer]
 
 
 @pytest.mark.parametrize("named", [{0}, {1, 2}, {0, 2}])
-def test_partial_switch_keeps_gloo(ranks: TorchRanks, named: set[int]) -> None:
-    """All are Gloo's then, and the ranks that have it say which have not."""
+@pytest.mark.parametrize("world", ["gloo", "unisono"])
+def test_partial_switch_keeps_gloo(ranks: TorchRanks, world: str, named: set[int]) -> None:
+    """Of a group of ranks 2 and 0: if one has no switch, the other says so. A world by our name does not tell who has.
+
+    Once a program has asked Gloo for the world, and got Gloo's, its sub-groups are Gloo's or ours.
+    """
 
     def work() -> list[str]:
         with said() as lines:
-            group = dist.new_group([2, 0])
-            tensor = torch.tensor([10 ** dist.get_rank()])
-            dist.all_reduce(tensor)
-            assert tensor.item() == 111
-            if dist.get_rank() != 1:
-                dist.all_reduce(tensor, group=group)
-                assert tensor.item() == 222
-        assert "unisono" not in repr(dist.group.WORLD)
-        return lines
-
-    lines = ranks(3, "gloo", named=named)(work)
-    for rank in range(3):
-        without = {0, 2} - named
-        assert len(lines[rank]) == (rank in {0, 2} & named and len(without) == 1)
-        for line in lines[rank]:
-            assert line.startswith(
-                f"the group 1 is Gloo's on all ranks: rank {without.pop()} has come without UNISONO_"
-            )
-    assert "NamedGloo" in ranks(3, "gloo", named=range(3))(lambda: type(dist.group.WORLD).__name__)
-
-
-@pytest.mark.parametrize("named", [{0}, {1, 2}, {0, 1, 2}])
-def test_partial_switch_beside_own_group(ranks: TorchRanks, named: set[int]) -> None:
-    """The group of all ranks is ours by our own name, so it says nothing of who has the switch."""
-
-    def work() -> list[str]:
-        with said() as lines:
-            group: Any = dist.new_group(backend="gloo")
-            tensor = torch.tensor([10 ** dist.get_rank()])
+            group: Any = dist.new_group([2, 0], backend="gloo")
+        tensor = torch.tensor([10 ** dist.get_rank()])
+        dist.all_reduce(tensor)
+        assert tensor.item() == 111
+        assert ("unisono" in repr(dist.group.WORLD)) == (world == "unisono")
+        if dist.get_rank() != 1:
             dist.all_reduce(tensor, group=group)
-            assert tensor.item() == 111
-            assert (type(group).__name__ == "NamedGloo") == (len(named) == 3)
+            assert tensor.item() == 222
+            assert ours(group) == (named == {0, 2})
         return lines
 
-    for rank, lines in enumerate(ranks(3, "unisono", named=named)(work)):
-        assert len(lines) == (rank in named and len(named) < 3)
-        assert all("the group 1 is Gloo's on all ranks: rank" in line for line in lines)
+    without = {0, 2} - named
+    for rank, lines in enumerate(ranks(3, world, named=named)(work)):
+        assert len(lines) == (rank in {0, 2} & named and len(without) == 1)
+        for line in lines:
+            assert line.startswith(f"the group 1 is Gloo's on all ranks: rank {min(without)} has come without UNISONO_")
 
 
 @pytest.mark.parametrize(
     ("hosts", "why"), [("2", "memory"), ("2x1", r"ranks on several hosts send messages by UCX.*'unisono\[hosts\]'")]
 )
 @in_process_group(2, "gloo", named=range(2), hosts="hosts")
-def test_without_memory_or_ucx_groups_are_gloos(hosts: str, why: str) -> None:
-    me, size = dist.get_rank(), dist.get_world_size()
-    missing: Any = patch.dict(os.environ, UNISONO_SEGMENT_BYTES=str(1000 << 30))
-    if hosts == "2x1":
-        missing = patch.object(sys.modules[NoUcx.__module__], "_place", lambda: "/nowhere/libucp.so.0")
+def test_without_memory_or_ucx_groups_are_gloos(tmp_path: Path, hosts: str, why: str) -> None:
+    (tmp_path / "lib").mkdir(exist_ok=True)
+    (tmp_path / "lib" / "libucp.so.0").write_text("damaged")
+    wheel = SimpleNamespace(__spec__=SimpleNamespace(submodule_search_locations=[tmp_path]))
+    modules = {"libucx": wheel} if hosts == "2x1" else {}
+    much = {"UNISONO_SEGMENT_BYTES": str(1000 << 30)} if hosts == "2" else {}
     ucx_library.cache_clear()
-    with missing, said() as lines:
-        group = dist.ProcessGroupGloo(store("far"), me, size, SECONDS)
+    with patch.dict(sys.modules, modules), patch.dict(os.environ, much), said() as lines:
+        group = dist.ProcessGroupGloo(store("far"), dist.get_rank(), 2, timedelta(seconds=30))
     ucx_library.cache_clear()
-    tensor = torch.tensor([me + 1])
+    tensor = torch.tensor([dist.get_rank() + 1])
     group.allreduce([tensor]).wait()
     (line,) = lines
     assert (tensor.item(), "unisono" in repr(group)) == (3, False)
@@ -281,11 +225,10 @@ def test_without_memory_or_ucx_groups_are_gloos(hosts: str, why: str) -> None:
 
 def test_words_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     genuine = dist.ProcessGroupGloo
-    with pytest.raises(ArgumentError, match="expected 'gloo', the only name"):
-        unisono.answer_to("nccl")
     monkeypatch.setenv("UNISONO_AS", "nccl")
-    with pytest.raises(ArgumentError, match="the environment has UNISONO_AS=nccl"):
-        unisono.answer_to("gloo")
+    for name, says in (("nccl", "expected 'gloo', the only name"), ("gloo", "the environment has UNISONO_AS=nccl")):
+        with pytest.raises(ArgumentError, match=says):
+            unisono.answer_to(name)
     with said() as lines:
         answer_by_environment()
     assert lines == ['UNISONO_AS=nccl: this library can answer to the name "gloo" only, and Gloo stays Gloo']

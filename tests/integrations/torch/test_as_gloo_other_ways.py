@@ -1,8 +1,10 @@
 """Calls that our own groups refuse: under Gloo's name they do what they do over Gloo, in every kind of group."""
 
+import logging
 import random
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.two_tensor import TwoTensor
 
+import unisono
 from tests.integrations.torch.test_as_gloo import said
 from tests.support.on_ranks import in_process_group
 from tests.support.torch_ranks import TorchRanks, options
@@ -232,21 +235,32 @@ def test_gloos_groups_obey_set_timeout() -> None:
     assert [one.options._timeout for one in (inner, beside)] == [soon, soon]
 
 
-@in_process_group(2, "gloo", named=range(2))
-def test_each_way_is_said_once() -> None:
-    from unisono.integrations.torch import other_ways
+def test_each_way_is_said_once(tmp_path: Path) -> None:
+    """A block that lies in its place needs none."""
 
-    other_ways._said.clear()
-    with said() as lines:
-        for _ in range(3):
-            dist.all_gather([torch.ones(2)] * 2, torch.ones(2))
-            dist.all_reduce(two(2))
-            dist.all_reduce(torch.ones(2))
-    assert dist.get_backend() == "gloo"
-    assert lines == [
-        "allgather: outputs share memory, so only what is written last stays, as over Gloo. Said once",
-        "allreduce: a TwoTensor passes calls on to its parts: such calls go to a group of Gloo's. Said once",
-    ]
+    def work() -> list[str]:
+        me, whole = dist.get_rank(), torch.ones(4)
+        parts = list(whole.chunk(2))
+        with said() as lines:
+            dist.all_gather(parts, parts[me])
+            dist.all_gather_single(whole, parts[me])
+            dist.reduce_scatter(parts[me], parts)
+            dist.reduce_scatter_single(parts[me], whole)
+            dist.gather(parts[me], parts if me == 0 else None, 0)
+            dist.scatter(parts[me], parts if me == 1 else None, 1)
+            logging.getLogger("unisono").warning("from here on")
+            for _ in range(3):
+                dist.all_gather([torch.ones(2)] * 2, torch.ones(2))
+                dist.all_reduce(two(2))
+                dist.all_reduce(torch.ones(2))
+        return lines
+
+    with unisono.World(2) as new:
+        assert TorchRanks(lambda _: new, tmp_path)(2, "gloo", named=range(2))(work) == 2 * [[
+            "from here on",
+            "allgather: outputs share memory, so only what is written last stays, as over Gloo. Said once",
+            "allreduce: a TwoTensor passes calls on to its parts: such calls go to a group of Gloo's. Said once",
+        ]]  # fmt: skip
 
 
 def inside(call: Any, outputs: list[int], inputs: list[int], *, apart: bool) -> list[Any]:
@@ -279,31 +293,3 @@ INSIDE: list[tuple[Any, list[int], list[int]]] = [
 def test_overlapping_input_is_read_first(call: Any, outputs: list[int], inputs: list[int]) -> None:
     mine = inside(call, outputs, inputs, apart=False)
     assert mine == inside(call, outputs, inputs, apart=True)
-
-
-@in_process_group(2, "gloo", named=range(2), gives=[[], []])
-def test_block_in_its_place_is_not_copied() -> list[str]:
-    from unisono.integrations.torch import other_ways
-
-    me, whole = dist.get_rank(), torch.ones(4)
-    parts = list(whole.chunk(2))
-    other_ways._said.clear()
-    with said() as lines:
-        dist.all_gather(parts, parts[me])
-        dist.all_gather_single(whole, parts[me])
-        dist.reduce_scatter(parts[me], parts)
-        dist.reduce_scatter_single(parts[me], whole)
-        dist.gather(parts[me], parts if me == 0 else None, 0)
-        dist.scatter(parts[me], parts if me == 1 else None, 1)
-    return lines
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_groups_by_our_own_name_go_on_refusing() -> None:
-    for call in (
-        lambda: dist.group.WORLD.allreduce([torch.ones(2)] * 2),
-        lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(2)),
-        lambda: dist.all_reduce(two(2)),
-    ):
-        with pytest.raises(ArgumentError):
-            call()

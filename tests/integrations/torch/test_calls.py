@@ -1,5 +1,6 @@
-"""Every call of torch.distributed, on distinct data on every rank."""
+"""Every call of torch.distributed, on distinct data on every rank, and calls that callbacks of other calls make."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,8 +14,11 @@ from tests.fuzz.draw import TORCH_WAYS
 from tests.fuzz.messages import FORMS as OBJECT_FORMS
 from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
+from tests.integrations.torch.test_training import DDP, WIDTH, model, train
 from tests.support.matrix import FORMS, REDUCING, Case
-from tests.support.on_ranks import as_over_gloo
+from tests.support.on_ranks import as_over_gloo, in_process_group
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
 SIZES = [1, 3]
 
@@ -46,17 +50,6 @@ def test_collectives_messages_and_objects() -> None:
     player.play((Barrier(), Barrier(async_op=True), *(Objects(form, root=size - 1) for form in OBJECT_FORMS)))
     player.play(tuple(Messages(way, "float32", 1000, tag) for tag, way in enumerate(TORCH_WAYS) if size > 1))
     assert player.failures == []
-
-
-@pytest.mark.ranks(3, hosts="2+1", backend="unisono")
-def test_older_names_of_calls() -> None:
-    whole, block = torch.empty(3, 5), torch.empty(2)
-    for gather in (dist.all_gather_into_tensor, dist._all_gather_base):
-        gather(whole.zero_(), mine())
-        same(whole, all_of())
-    for scatter in (dist.reduce_scatter_tensor, dist._reduce_scatter_base):
-        scatter(block.zero_(), mine(6))
-        same(block, all_of(6).sum(0)[2 * dist.get_rank() :][:2])
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -165,3 +158,76 @@ def test_one_tensor_twice_in_all_reduce_coalesced(size: int, async_op: bool) -> 
             made.wait()
         found.append([tensor.tolist(), other.tolist()])
     return found
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_callback_may_wait_for_its_own_call() -> None:
+    again, lock = torch.ones(3), []
+
+    def callback(_: Any) -> None:
+        lock.append(dist.all_reduce(again, async_op=True).get_future().wait())
+
+    dist.all_reduce(torch.arange(float(1 << 20)), async_op=True).get_future().then(callback).wait()
+    assert again.tolist() == [2.0] * 3
+    assert len(lock) == 1
+
+
+Hook = Callable[[Any, Any], torch.futures.Future[Any]]
+
+
+def train_with(hook: Hook, state: Any, buckets: int) -> list[float]:
+    bare = model(buckets)
+    wrapped = DDP(bare, bucket_cap_mb=0.0005)  # each layer is one
+    wrapped.register_comm_hook(state, lambda state, bucket: hook(state, bucket))  # torch minds annotations
+    train(wrapped, 8)
+    return torch.cat([parameter.detach().flatten() for parameter in bare.parameters()]).tolist()
+
+
+@pytest.mark.parametrize(("size", "hosts"), [(2, ""), (3, ""), (2, "1+1"), (3, "2+1")])
+@in_process_group("size", hosts="hosts")
+def test_callbacks_of_several_buckets_make_calls(size: int, hosts: str) -> None:
+    """Over Gloo this hangs. If one bucket waits for the calls of another, all weights are the same."""
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    def one_by_one(state: Any, bucket: Any) -> torch.futures.Future[Any]:
+        future = powerSGD_hook(state, bucket)
+        future.wait()
+        return future
+
+    learnt = []
+    for hook in (powerSGD_hook, one_by_one):
+        state = PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=1)
+        learnt.append(train_with(hook, state, buckets=5))
+        assert len(state.error_dict) == 5  # as many buckets as layers
+    assert learnt[0] == learnt[1]
+    assert len(set(learnt[0])) > 1000
+    of_all = torch.empty(size, len(learnt[0]))
+    dist.all_gather_single(of_all, torch.tensor(learnt[0]))
+    assert (of_all == of_all[0]).all()
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_different_calls_in_callbacks_raise() -> None:
+    def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
+        def again(future: torch.futures.Future[Any]) -> torch.Tensor:
+            more = torch.ones(2 + dist.get_rank())
+            dist.all_reduce(more, async_op=True).get_future().wait()
+            return future.value()[0]
+
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
+
+    with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
+        train_with(wrong, None, buckets=1)
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_error_within_backward_reaches_the_user() -> None:
+    wrapped = DDP(model())
+    wrapped(torch.randn(2, WIDTH)).sum().backward()
+    wrong = dist.all_reduce if dist.get_rank() else lambda tensor: wrapped(tensor).sum().backward()
+    with pytest.raises(RuntimeError, match="disagree"):
+        wrong(torch.randn(2, WIDTH))
+    dist.all_reduce(torch.ones(1))

@@ -36,11 +36,33 @@ def test_error_before_a_call_counts_as_the_call() -> None:
         lambda: dist.group.WORLD.allreduce([tensor] * (2 - me)).wait(),
         lambda: dist.all_gather_coalesced([[torch.empty(3)] for _ in range(1 + me)], [torch.ones(3)]),
         lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.SUM if me else dist.ReduceOp.MAX),
+        lambda: dist.all_gather([torch.empty(3)] * 2 if not me else [torch.empty(3), torch.empty(3)], tensor),
     ):
         with pytest.raises(unisono.MismatchError if me else unisono.ArgumentError):
             call()
     dist.all_reduce(tensor)
     assert tensor.tolist() == [2.0] * 3
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_wrong_arguments_of_methods() -> None:
+    """In torch's words, also on ranks that make another call then. See `test_methods`, too."""
+    me, group, x = dist.get_rank(), dist.group.WORLD, torch.ones(2)
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("requires non-empty tensor list", lambda: group.allreduce([x] * me).wait()),
+        ("expected 2 lists, one per rank, of 1 tensors", lambda: group.allgather_coalesced([[x]], [x]).wait()),
+        ("expected 2 lists, one per rank, of 2 tensors", lambda: group.allgather_coalesced([[x]] * 2, [x, x]).wait()),
+    ]
+    for root in (-1, 2):
+        words = f"a rank of this group(.|\n)*invalid root rank: {root}"
+        wrong += [
+            (words, lambda root=root: group.broadcast(x, root)),
+            (words, lambda root=root: group.gather([], x, root)),
+        ]
+    for words, call in wrong:
+        with pytest.raises(RuntimeError, match=words):
+            call()
+        dist.barrier()
 
 
 def coalesced(count: int) -> None:
@@ -59,21 +81,16 @@ def coalesced(count: int) -> None:
         lambda n: dist._reduce_scatter_base(torch.empty(n), torch.ones(2 * n)),
         coalesced,
     ],
-    ids=[
-        "all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce_coalesced", "all_gather_coalesced",
-        "_all_gather_base", "_reduce_scatter_base", "manager",
-    ],
-)  # fmt: skip
+)
 @pytest.mark.ranks(2, backend="unisono")
 def test_users_line_is_found_through_wrappers(call: Callable[[int], object]) -> None:
     engine = dist.group.WORLD.group.engine
     call(3)
-    logged = engine.arena.log(engine.rank).read()[-1]
-    note = engine.plan_registry.plan(logged.note)
-    assert note.record.where.split(":")[0] == __file__
+    note = engine.plan_registry.plan(engine.arena.log(engine.rank).read()[-1].note)
     with pytest.raises(unisono.MismatchError) as caught:
         call(5 + dist.get_rank())
-    assert caught.value.calls[dist.get_rank()].where.split(":")[0] == __file__
+    for record in (note.record, caught.value.calls[dist.get_rank()]):
+        assert record.where.split(":")[0] == __file__
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -96,9 +113,9 @@ def test_tensors_without_elements_of_their_own() -> None:
     assert promised.sum().item() == 12.0
 
 
-@pytest.mark.parametrize(("prefix", "named"), [("unisono", None), ("gloo", range(2))])
-@in_process_group(2, "prefix", named="named")
-def test_profiler_sees_calls(prefix: str, named: range | None) -> None:
+@pytest.mark.parametrize(("backend", "named"), [("unisono", None), ("gloo", range(2))])
+@in_process_group(2, "backend", named="named")
+def test_profiler_sees_calls(backend: str, named: range | None) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     pair, peer = [torch.ones(2), torch.ones(2)], 1 - dist.get_rank()
@@ -110,16 +127,16 @@ def test_profiler_sees_calls(prefix: str, named: range | None) -> None:
         dist.barrier()
         dist.isend(torch.ones(6), peer)
         dist.group.WORLD.recv_anysource([torch.ones(6)], 0).wait()
-    events = [(event.name, event.input_shapes) for event in seen.events() if event.name.startswith(prefix)]
-    assert events == [
-        (f"{prefix}:all_reduce", [[3]]),
-        (f"{prefix}:all_gather", [[1]]),
-        (f"{prefix}:all_to_all", [[2], [2]]),
-        (f"{prefix}:all_reduce", [[4], [5]]),
-        (f"{prefix}:barrier", []),
-        (f"{prefix}:send", [[6]]),
-        (f"{prefix}:recvAnySource", [[6]]),
-    ]
+        with dist.record_comm("step"):
+            dist.all_reduce(torch.ones(7))
+            dist.all_reduce(torch.ones(7), async_op=True).wait()
+            dist.barrier()
+    events = [(event.name, event.input_shapes) for event in seen.events() if event.name.startswith(f"{backend}:")]
+    names = (*("all_reduce", "all_gather", "all_to_all", "all_reduce", "barrier", "send", "recvAnySource"),)
+    shapes: list[Any] = [[[3]], [[1]], [[2], [2]], [[4], [5]], [], [[6]], [[6]], [[7]], [[7]], []]
+    names += "all_reduce", "all_reduce", "barrier"  # with a name of the program's, too
+    assert events == [(f"{backend}:{name}", shape) for name, shape in zip(names, shapes, strict=True)]
+    assert [event.name for event in seen.events()].count("step") == 3
 
 
 @pytest.mark.parametrize(("shape", "sparse"), [((9, 4), 1), ((5, 4), 2), ((5, 6), 1), ((5,), 1)])
@@ -153,10 +170,8 @@ def test_program_ends_during_a_call(python: Python, tmp_path: Path, ending: str,
 PROGRAM = """
 import os, sys, torch
 import torch.distributed as dist
-from unisono.ranks.group import initialize
 from unisono.integrations.torch import register
 
-initialize._AT_EXIT_S = 0.1
 register()
 rank = int(os.environ["RANK"])
 dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)
@@ -212,21 +227,24 @@ def test_timeout_names_what_is_missing() -> None:
     together("all")
 
 
-@pytest.mark.parametrize(("wait_all_ranks", "late"), [(False, "Rank 1"), (True, "Ranks 1, 2")])
+@pytest.mark.parametrize(
+    ("late", "all_ranks", "named"), [((1, 2), False, "Rank 1"), ((1, 2), True, "Ranks 1, 2"), ((0,), False, "")]
+)
 @pytest.mark.ranks(4, hosts="2x2", backend="unisono")
-def test_ranks_that_miss_a_monitored_barrier(wait_all_ranks: bool, late: str) -> None:
+def test_ranks_that_miss_a_monitored_barrier(late: tuple[int, ...], all_ranks: bool, named: str) -> None:
     me = dist.get_rank()
     together("begin")
-    if me in (1, 2):
+    if me in late:
         together("over")  # they come too late
-    with pytest.raises(dist.DistBackendError) as caught:
-        dist.monitored_barrier(timeout=SHORT, wait_all_ranks=wait_all_ranks)
-    if me in (0, 3):
+    if me or 0 not in late:
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.monitored_barrier(timeout=SHORT, wait_all_ranks=all_ranks)
+        assert isinstance(caught.value, unisono.WaitTimeout)
+        said = WAITING.format(me) if me else f"[Rank 0]: {named} failed to pass monitoredBarrier in 300 ms"
+        assert said in str(caught.value)
+        assert caught.value.missing == (late if all_ranks else late[:1])
+    if me not in late:
         together("over")
-    assert isinstance(caught.value, unisono.WaitTimeout)
-    assert caught.value.missing == ((1, 2) if wait_all_ranks else (1,))
-    said = f"[Rank 0]: {late} failed to pass monitoredBarrier in 300 ms" if me == 0 else WAITING.format(me)
-    assert said in str(caught.value)
     dist.barrier()
 
 
@@ -235,17 +253,6 @@ def test_monitored_barrier_without_time() -> None:
     if dist.get_rank() == 0:
         with pytest.raises(RuntimeError, match="Rank 0 timed out in monitoredBarrier after 0 ms"):
             dist.monitored_barrier(timeout=timedelta(0))
-    together("over")
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_rank_0_misses_a_monitored_barrier() -> None:
-    if dist.get_rank():
-        from unisono.integrations.torch import composed_calls
-
-        composed_calls._GRACE_S = 0.1
-        with pytest.raises(RuntimeError, match=WAITING.format(1)):
-            dist.monitored_barrier(timeout=SHORT)
     together("over")
 
 

@@ -11,7 +11,7 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
 from tests.integrations.torch.test_as_gloo import by_hand
-from tests.support.on_ranks import in_process_group
+from tests.support.on_ranks import as_over_gloo, in_process_group
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(c10d, "PreHookArgs"), reason="groups have hooks from torch 2.14 on"),
@@ -119,22 +119,17 @@ PROGRAMS = [collectives, messages, from_cpp]
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_events_are_those_of_gloo(size: int, program: Callable[[Any], None], ranks: Any) -> None:
-    def seen() -> Events:
-        group: Any = dist.group.WORLD
-        events = watch(group)
-        program(group)
-        group.unregister_pre_hook(HOOK)
-        dist.all_reduce(torch.ones(1))  # the hook after it is left
-        group.unregister_post_hook(HOOK)
-        dist.all_reduce(torch.ones(1))
-        return events
-
-    theirs = ranks(size, "gloo")(seen)
-    assert len(theirs[0]) > 4
-    assert theirs[0][-1][0] == "after"
-    assert ranks(size)(seen) == theirs
-    assert ranks(size, "gloo", named=range(size))(seen) == theirs
+@as_over_gloo("size", "unisono", "gloo")
+def test_events_are_those_of_gloo(size: int, program: Callable[[Any], None]) -> Events:
+    group: Any = dist.group.WORLD
+    events = watch(group)
+    program(group)
+    group.unregister_pre_hook(HOOK)
+    dist.all_reduce(torch.ones(1))  # the hook after it is left
+    group.unregister_post_hook(HOOK)
+    dist.all_reduce(torch.ones(1))
+    assert events[-1][0] == "after"
+    return events
 
 
 @pytest.mark.parametrize("backend", ["unisono", "gloo"])
@@ -235,33 +230,29 @@ def test_group_that_a_program_puts_together() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("attached", [True, False], ids=["attached", "by the environment"])
-def test_nan_is_found(size: int, attached: bool, ranks: Any) -> None:
-    def seen() -> Events:
-        with patch.dict(os.environ, {} if attached else {"TORCH_DIST_NAN_CHECK": "1"}):
-            group: Any = dist.new_group(range(size))
-        hook = c10d.NanCheckHook.attach(group) if attached else None
-        me, bad, found = dist.get_rank(), torch.tensor([1.0, float("nan")]), Events()
+@as_over_gloo("size", "unisono", "gloo")
+def test_nan_is_found(size: int, attached: bool) -> Events:
+    with patch.dict(os.environ, {} if attached else {"TORCH_DIST_NAN_CHECK": "1"}):
+        group: Any = dist.new_group(range(size))
+    hook = c10d.NanCheckHook.attach(group) if attached else None
+    me, bad, found = dist.get_rank(), torch.tensor([1.0, float("nan")]), Events()
 
-        def tried(call: Callable[..., Any], *args: Any, **options: Any) -> None:
-            try:
-                if (work := call(*args, group=group, **options)) is not None:
-                    work.wait()
-                found.append("made")
-            except RuntimeError as error:
-                found.append(str(error).splitlines()[0])
+    def tried(call: Callable[..., Any], *args: Any, **options: Any) -> None:
+        try:
+            if (work := call(*args, group=group, **options)) is not None:
+                work.wait()
+            found.append("made")
+        except RuntimeError as error:
+            found.append(str(error).splitlines()[0])
 
+    tried(dist.all_reduce, bad.clone())
+    tried(dist.all_reduce, bad.clone(), async_op=True)
+    tried(dist.all_gather_into_tensor, torch.full((2 * size,), float("nan")), torch.ones(2))  # an output may be so
+    if size > 1:
+        tried(dist.isend, bad, (me + 1) % size)
+    assert sum("NaN found in input tensor" in event for event in found) == (2 if size == 1 else 3)
+    tried(dist.all_reduce, torch.ones(2))
+    if hook is not None:
+        hook.remove()
         tried(dist.all_reduce, bad.clone())
-        tried(dist.all_reduce, bad.clone(), async_op=True)
-        tried(dist.all_gather_into_tensor, torch.full((2 * size,), float("nan")), torch.ones(2))  # an output may be so
-        if size > 1:
-            tried(dist.isend, bad, (me + 1) % size)
-        tried(dist.all_reduce, torch.ones(2))
-        if hook is not None:
-            hook.remove()
-            tried(dist.all_reduce, bad.clone())
-        return found
-
-    theirs = ranks(size, "gloo")(seen)
-    assert sum("NaN found in input tensor" in event for event in theirs[0]) == (2 if size == 1 else 3)
-    assert ranks(size)(seen) == theirs
-    assert ranks(size, "gloo", named=range(size))(seen) == theirs
+    return found

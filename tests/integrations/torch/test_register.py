@@ -1,7 +1,9 @@
 """How torch comes to know the backend: by itself, once the package is installed, and at no price."""
 
+import json
 import os
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,8 +11,11 @@ import pytest
 import torch.distributed as dist
 
 import unisono
-from tests.support.programs import run_python
+from tests.support.ports import free_port
+from tests.support.programs import Python, place, run_python
+from unisono.engine.rank import warm_up
 from unisono.integrations.torch import register
+from unisono.ranks.rendezvous.identity import HOST_ID
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,6 +92,14 @@ def run(installed: Path, *words: object, **settings: str) -> subprocess.Complete
     return run_python(*words, env=environment)
 
 
+def torchrun(installed: Path, folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run this program, which is started again once after an error, on two ranks that ask for Gloo."""
+    program = folder / "program.py"
+    program.write_text(text)
+    words = "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", program, folder
+    return run(installed, "-m", *words, UNISONO_AS="gloo")
+
+
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize(
     ("backend", "environment"), [('"unisono"', {}), ('"UNISONO"', {}), ("None", {"UNISONO_DEFAULT": "1"})]
@@ -96,17 +109,13 @@ def test_no_import_is_needed(installed: Path, backend: str, environment: dict[st
     assert done.stdout == "unisono [1.0, 1.0, 1.0]\n", done.stderr
 
 
-BOTH = """
-import unisono
-unisono.answer_to("gloo")  # imports torch, which reads the variable
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-print(repr(dist.group.WORLD))
-"""
-
-
 def test_call_and_variable_agree(installed: Path) -> None:
-    done = run(installed, "-c", BOTH, UNISONO_AS="gloo")
+    """To import unisono imports torch, which reads the variable."""
+    made = 'dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)'
+    words = (
+        f'import unisono; unisono.answer_to("gloo"); import torch.distributed as dist; {made}; print(dist.group.WORLD)'
+    )
+    done = run(installed, "-c", words, UNISONO_AS="gloo")
     assert "of unisono (UNISONO_AS=gloo)" in done.stdout, done.stderr
     assert done.stderr == ""
 
@@ -114,10 +123,7 @@ def test_call_and_variable_agree(installed: Path) -> None:
 @pytest.mark.long
 def test_programs_that_say_gloo(installed: Path, tmp_path: Path) -> None:
     """UNISONO_AS=gloo reaches what torchrun starts, and what these processes fork and spawn."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-    done = run(installed, *torchrun, program, tmp_path, UNISONO_AS="gloo")
+    done = torchrun(installed, tmp_path, PROGRAM)
     expected = ["fork gloo 3 True", "spawn gloo 1 True", "torchrun undefined 3 True"]
     assert sorted(done.stdout.splitlines()) == expected, done.stderr
 
@@ -144,10 +150,7 @@ dist.destroy_process_group()
 
 def test_ranks_that_torchrun_starts_again(installed: Path, tmp_path: Path) -> None:
     """The agent keeps its store: what ranks of the first start have left there is not taken for the second start's."""
-    program = tmp_path / "program.py"
-    program.write_text(STARTED_AGAIN)
-    torchrun = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"
-    done = run(installed, *torchrun, program, UNISONO_AS="gloo")
+    done = torchrun(installed, tmp_path, STARTED_AGAIN)
     assert done.stdout.splitlines() == ["start 1: 6"] * 2, done.stderr
 
 
@@ -167,3 +170,44 @@ def test_error_breaks_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     monkeypatch.setattr(dist.Backend, "register_backend", refuse)
     register()
     assert "not today" in caplog.text
+
+
+FIRST_CALL = """
+import json, sys
+import torch
+{}
+print(json.dumps([t.tolist(), sorted({{"numba", "psutil"}} & {{*sys.modules}})]), flush=True)
+"""
+
+CALLS = {
+    "torch": """
+import torch.distributed as dist
+dist.init_process_group("unisono")
+t = torch.full((4,), dist.get_rank() + 1.0)
+dist.all_reduce(t)
+""",
+    "own": """
+import unisono
+unisono.init()
+t = torch.full((4,), unisono.get_rank() + 1.0)
+unisono.all_reduce(t)
+""",
+}
+
+
+@pytest.mark.cold
+@pytest.mark.sampled(most=1)
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("way", CALLS)
+def test_first_call_loads_no_compiler(python: Python, way: str, hosts: int) -> None:
+    warm_up()  # from then on, machine code is on disk
+    there: dict[str, object] = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command, port = ["-c", FIRST_CALL.format(CALLS[way])], free_port()
+    ranks = [python(*command, **there, **place(rank, 2, port), **{HOST_ID: rank % hosts}) for rank in range(2)]
+    printed = [rank.stdout.readline() for rank in ranks if rank.stdout]
+    for rank in ranks:
+        rank.communicate(timeout=100)
+    for text in printed:
+        result, heavy = json.loads(text)
+        assert result == [3.0] * 4
+        assert {*heavy} <= ({"psutil"} if hosts > 1 else set()), "a carrier asks it for the addresses of the host"

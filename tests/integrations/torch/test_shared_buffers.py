@@ -6,16 +6,22 @@ import copy
 import gc
 import os
 import pickle
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import unisono
+from tests.integrations.torch import test_training as models
+from tests.integrations.torch.test_training import DDP
 from tests.support.on_ranks import as_over_gloo
-from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import until
+from unisono.engine.memory.heap import Heap
 from unisono.integrations.torch.patch import SharedBuffers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
@@ -25,21 +31,7 @@ MIB = 0.06  # a bucket for the 100 KiB of a layer
 SHORT = 16 << 10  # bytes, more than the longest call that is staged in any case
 
 
-def layers(count: int = 3) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(count)))
-
-
-def train(wrapped: nn.Module, parameters: list[nn.Parameter], steps: int = 4) -> list[float]:
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-    generator, losses = torch.Generator().manual_seed(1 + dist.get_rank()), []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = wrapped(torch.randn(8, WIDTH, generator=generator)).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return [*losses, *(parameter.detach().double().sum().item() for parameter in parameters)]
+model, train = partial(models.model, width=WIDTH), partial(models.train, width=WIDTH)
 
 
 def shared(tensor: torch.Tensor) -> bool:
@@ -48,33 +40,23 @@ def shared(tensor: torch.Tensor) -> bool:
     return bool(world.group.heap_first <= tensor.data_ptr() < world.group.heap_end)
 
 
-def learnt(wrapped: nn.Module, whole: nn.Module, lowering: str, group: Any = None) -> list[float]:
+def learnt(wrapped: nn.Module, lowering: str, group: Any = None) -> list[Any]:
     """What is learnt. Over our backend all calls that are not short are made in this way."""
     made: Any = group or dist.group.WORLD
     ours = dist.get_backend() == "unisono"
     if ours:
         made.group.forget_plans()
-    losses = train(wrapped, list(whole.parameters()))
+    found = train(wrapped)
     if ours:
         assert {plan.record.lowering for plan in made.group.plans.values() if plan.nbytes > SHORT} == {lowering}
-    return losses
+    return found
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"gradient_as_bucket_view": True},
-    {"static_graph": True},
-    {"find_unused_parameters": True},
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("option", ["", "gradient_as_bucket_view", "static_graph", "find_unused_parameters"])
 @as_over_gloo(2)
-def test_calls_on_buckets_are_zero_copy(options: dict[str, Any]) -> list[float]:
+def test_calls_on_buckets_are_zero_copy(option: str) -> list[Any]:
     """On those of the first step, and on those that are made anew after it."""
-    whole = layers()
-    wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, **options)
-    return learnt(wrapped, whole, "zero copy, in place")
+    return learnt(DDP(model(), bucket_cap_mb=MIB, **({option: True} if option else {})), "zero copy, in place")
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -90,53 +72,33 @@ def test_buckets_are_shared_whatever_torch_says() -> None:
 
 
 @as_over_gloo(4)
-def test_sub_groups_and_several_dtypes() -> list[float]:
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    pair: Any = pairs[dist.get_rank() // 2]
-    whole = layers()
-    whole[1].double()
-
+def test_sub_groups_and_several_dtypes() -> list[Any]:
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = whole
+            self.layers = model()
+            self.layers[1].double()
 
         def forward(self, data: torch.Tensor) -> Any:
-            return whole[2](whole[1](whole[0](data).double()).float())
+            return self.layers[2](self.layers[1](self.layers[0](data).double()).float())
 
-    wrapped = nn.parallel.DistributedDataParallel(Both(), process_group=pair, bucket_cap_mb=MIB)
-    return learnt(wrapped, whole, "zero copy, in place", pair)
+    pair: Any = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
+    return learnt(DDP(Both(), process_group=pair, bucket_cap_mb=MIB), "zero copy, in place", pair)
 
 
-def test_full_heap_on_one_rank_means_staging(ranks: TorchRanks) -> None:
-    """Its buckets are private, those of the others are not, and they learn the same."""
+@pytest.mark.ranks(2, backend="unisono")
+def test_full_heap_on_one_rank_means_staging() -> None:
+    """Its buckets are private, those of the others are not, and they learn what they learn with private ones."""
 
-    def work(full: bool) -> list[float]:
-        from unisono.base.errors import OutOfMemory
-        from unisono.engine.memory.heap import Heap
+    def work(full: bool) -> list[Any]:
+        refuse = unisono.OutOfMemory("full")
+        with patch.object(Heap, "flat", side_effect=refuse) if full else nullcontext():
+            whole = model()
+            found = train(DDP(whole, bucket_cap_mb=MIB, gradient_as_bucket_view=True), 30)
+        assert {shared(parameter.grad) for parameter in whole.parameters() if parameter.grad is not None} == {not full}
+        return found
 
-        def refuse(*_: object) -> None:
-            raise OutOfMemory("full")
-
-        whole, empty = layers(), Heap.flat
-        if full:
-            Heap.flat = refuse  # type: ignore[method-assign,assignment]
-        try:
-            wrapped = nn.parallel.DistributedDataParallel(whole, bucket_cap_mb=MIB, gradient_as_bucket_view=True)
-            losses = train(wrapped, list(whole.parameters()), 30)
-        finally:
-            Heap.flat = empty  # type: ignore[method-assign]
-        assert len({shared(parameter.grad) for parameter in whole.parameters() if parameter.grad is not None}) == 1
-        assert shared(whole[0].weight.grad) != full  # type: ignore[arg-type]
-        return losses
-
-    def on_rank_1() -> list[float]:
-        return work(dist.get_rank() == 1)
-
-    def private() -> list[float]:
-        return work(True)
-
-    assert ranks(2)(on_rank_1) == ranks(2)(private)
+    assert work(dist.get_rank() == 1) == work(True)
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -151,20 +113,19 @@ def test_dropped_buffers_are_freed() -> None:
 
     before = used()
     for view in (False, True):
-        whole = layers()
-        wrapped = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=view)
-        train(wrapped, list(whole.parameters()))
+        wrapped = DDP(model(), gradient_as_bucket_view=view)
+        train(wrapped)
         assert used() - before >= 3 * WIDTH * WIDTH * 4
-        del wrapped, whole
+        del wrapped
         until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 
 
 @pytest.mark.ranks(2, backend="unisono")
 def test_copies_pickles_and_forks() -> None:
     """A copy has buckets of its own; a child that is forked and ends leaves its parent's alone."""
-    whole = layers()
-    wrapped: Any = nn.parallel.DistributedDataParallel(whole, gradient_as_bucket_view=True)
-    train(wrapped, list(whole.parameters()), 2)
+    whole = model()
+    wrapped: Any = DDP(whole, gradient_as_bucket_view=True)
+    train(wrapped, 2)
     copies = [copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))]  # noqa: S301  our own
     child = os.fork()
     if not child:
@@ -172,25 +133,23 @@ def test_copies_pickles_and_forks() -> None:
             parameter.grad = None
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    gradient = whole[0].weight.grad
-    assert gradient is not None
-    assert shared(gradient)
-    learnt = train(wrapped, list(whole.parameters()))
-    for one in copies:
-        assert train(one, list(one.module.parameters())) == learnt
-        moved = one.module[0].weight.grad
-        assert shared(moved)
-        assert moved.data_ptr() != gradient.data_ptr()
+    places, found = set(), []
+    for one in (wrapped, *copies):
+        found.append(train(one))
+        gradient = next(one.parameters()).grad
+        assert shared(gradient)
+        places.add(gradient.data_ptr())
+    assert found == [found[0]] * 3
+    assert len(places) == 3
 
 
 @pytest.mark.parametrize("imported", [False, True])
 @as_over_gloo(2)
-def test_sharded_models_use_shared_memory(imported: bool) -> list[float]:
+def test_sharded_models_use_shared_memory(imported: bool) -> list[Any]:
     """Whether torch's part is imported before the group is made or after it."""
     from torch.distributed.fsdp import fully_shard
 
-    whole = layers()
-    for layer in whole:
+    whole = model()
+    for layer in (*whole, whole):
         fully_shard(layer)
-    fully_shard(whole)
-    return learnt(whole, whole, "zero copy")[:4]
+    return learnt(whole, "zero copy")

@@ -54,6 +54,8 @@ def test_every_name_is_known(kind: Any, known: set[str]) -> None:
 @pytest.mark.ranks(1, backend="unisono")
 def test_refused_methods_say_what_to_do() -> None:
     group: Any = dist.group.WORLD
+    supports_window = getattr(dist.distributed_c10d, "_supports_window", lambda _: False)
+    assert not supports_window(group)
     for name in REFUSED.keys() - vars(Reconfigurable).keys():
         with pytest.raises(RuntimeError, match=f"Backend unisono does not support {name}: .*[a-z]"):
             getattr(group, name)(None)
@@ -125,18 +127,6 @@ def test_shorter_timeout_holds_at_once(backend: str, function: str) -> None:
         store.set("seen", "1")
     else:
         store.wait(["seen"])
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_calls_get_the_name_of_record_comm() -> None:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU]) as seen, dist.record_comm("step"):
-        dist.all_reduce(torch.ones(3))
-        dist.all_reduce(torch.ones(3), async_op=True).wait()
-        dist.barrier()
-    names = [event.name for event in seen.events()]
-    assert [names.count(name) for name in ("step", "unisono:all_reduce", "unisono:barrier")] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("size", [1, 2])

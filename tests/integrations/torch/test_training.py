@@ -18,32 +18,34 @@ DDP = nn.parallel.DistributedDataParallel
 WIDTH = 14
 
 
-def model(layers: int = 3) -> nn.Sequential:
+def model(layers: int = 3, width: int = WIDTH) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(layers)])
+    return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)])
 
 
-def batches(count: int, seed: int | None = None) -> Iterator[torch.Tensor]:
+def batches(count: int, seed: int | None = None, width: int = WIDTH) -> Iterator[torch.Tensor]:
     """A rank's own data."""
     generator = torch.Generator().manual_seed(dist.get_rank() if seed is None else seed)
     for _ in range(count):
-        yield torch.randn(8, WIDTH, generator=generator)
+        yield torch.randn(8, width, generator=generator)
 
 
-def train(wrapped: nn.Module, steps: int = 4) -> list[Any]:
+def train(wrapped: nn.Module, steps: int = 4, width: int = WIDTH) -> list[Any]:
     """The loss of each step, and what is learnt."""
     optimizer, losses = torch.optim.SGD(wrapped.parameters(), lr=0.1), list[Any]()
-    for data in batches(steps):
+    for data in batches(steps, width=width):
         optimizer.zero_grad()
         loss = wrapped(data).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    assert len({*losses}) == steps
     return [*losses, *values(wrapped.parameters())]
 
 
 def values(tensors: Any) -> list[Any]:
-    return [tensor.detach().flatten().tolist() for tensor in tensors]
+    """The numbers of tensors; of those in pieces, of this rank's."""
+    return [getattr(tensor, "to_local", lambda one=tensor: one)().detach().flatten().tolist() for tensor in tensors]
 
 
 def gradients(module: nn.Module) -> list[Any]:
@@ -222,6 +224,17 @@ def layouts() -> list[Any]:
     return values(found)
 
 
+def layouts_of_three() -> list[Any]:
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+
+    ranks, mine = mesh_of(3), (torch.arange(36.0) * 10 ** dist.get_rank()).view(6, 6)
+    columns = distribute_tensor(mine, ranks, [Shard(1)])
+    rows = columns.redistribute(ranks, [Shard(0)])
+    sums = DTensor.from_local(mine, ranks, [Partial()])
+    made = [columns, rows, rows.redistribute(ranks, [Replicate()]), sums.redistribute(ranks, [Shard(1)])]
+    return values([*(one.to_local() for one in made), sums.full_tensor()])
+
+
 def views_of_what_is_distributed() -> list[Any]:
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
@@ -336,7 +349,7 @@ functional_calls, calls_in_place, differentiable_calls = (
 @pytest.mark.parametrize(
     ("shape", "program", "how"),
     [
-        ("2", fewer_batches, True), ("2", fewer_batches, False), ("1+1", fewer_batches, True),
+        *((shape, fewer_batches, by_all) for shape in ("2", "1+1") for by_all in (True, False)),
         ("2", unused_layers, None), ("2", sparse_gradients, None),
         *(("2", hooked, name) for name in ("bf16", "fp16", "wrapped", "PowerSGD", "builtin", "builtin fp16")),
         ("2", compiled_ddp, "aot_eager"), pytest.param("2", compiled_ddp, "inductor", marks=needs_a_compiler),
@@ -345,6 +358,7 @@ functional_calls, calls_in_place, differentiable_calls = (
         *(("2x2", pipeline, name) for name in ("ScheduleGPipe", "Schedule1F1B")),
         *(("2", pipeline, f"Schedule{name}") for name in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")),
         ("2x2", replicated_stages, None), ("2", transformer, False), ("2", transformer, True), ("2x2", layouts, None),
+        ("3", layouts_of_three, None),
         *((shape, views_of_what_is_distributed, None) for shape in ("2", "1+1")),
         *((shape, functional_calls, "") for shape in ("2", "1+1")),
         *(("3", calls, backend) for calls in (functional_calls, calls_in_place, differentiable_calls)

@@ -18,8 +18,8 @@ import torch.distributed as dist
 import unisono
 from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world, in_world
-from tests.support.programs import run_python
-from tests.support.torch_ranks import _keep, answering
+from tests.support.programs import Python
+from tests.support.torch_ranks import answering, keep
 from unisono.integrations.torch import register
 from unisono.ranks.rendezvous.identity import HOST_ID
 
@@ -85,17 +85,14 @@ class Process:
 
     @staticmethod
     def keep_own() -> None:
-        _keep(dist.distributed_c10d._world.pg_map)
+        keep(dist.distributed_c10d._world.pg_map)
 
     def use_own(self) -> None:
         """Calls of the job's world, and of sub-groups, are of the job's ranks only."""
-        mine = 10.0**self.me
-        expected = 11.0 if self.trains else 1100.0
-        groups = None, dist.new_group([1, 0]), dist.new_group([0, 1], backend="unisono")
-        for group in groups:
-            tensor = torch.tensor([mine])
+        for group in None, dist.new_group([1, 0]), dist.new_group([0, 1], backend="unisono"):
+            tensor = torch.tensor([10.0**self.me])
             dist.all_reduce(tensor, group=group)
-            assert tensor.item() == expected
+            assert tensor.item() == (11.0 if self.trains else 1100.0)
 
 
 OWN_FIRST = "join_own join_shared use_shared use_own use_shared use_own leave_shared use_own"
@@ -160,38 +157,29 @@ def test_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
 
 
 EXITS = """
-import os, sys, time
+import sys
 from pathlib import Path
 import pytest, torch, torch.distributed as dist, unisono
 from tests.integrations.torch.test_two_worlds import Process, register
+from tests.support.waiting import until
 register()
-folder, trainer = Path(sys.argv[1]), []
-for me in range(4):
-    if (child := os.fork()) == 0:
-        break
-    if me < 2:
-        trainer.append(child)
-else:
-    for child in trainer:
-        os.waitpid(child, 0)
-    (folder / "trained").touch()
-    sys.exit(sum(os.wait()[1] for _ in range(2)))
-process = Process(me, "unisono", folder)
-process.join_own()
-process.join_shared()
-process.use_shared()
-process.use_own()
+process = Process(int(sys.argv[1]), "unisono", Path(sys.argv[2]))
+for step in (process.join_own, process.join_shared, process.use_shared, process.use_own):
+    step()
 if not process.trains:
-    while not (folder / "trained").exists():
-        time.sleep(0.01)
+    until((Path(sys.argv[2]) / "trained").exists)
     with pytest.raises(unisono.PeerGone, match="ended"):
         dist.all_reduce(torch.ones(3), group=process.shared)
     process.use_own()
     assert unisono.get_world_size() == 2
-    os.write(1, b"served\\n")  # at once: two processes have this standard output
+    print("served")
 """
 
 
-def test_server_goes_on_after_the_trainer(tmp_path: Path) -> None:
-    done = run_python("-c", EXITS, str(tmp_path), env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "served\nserved\n", "")
+def test_server_goes_on_after_the_trainer(python: Python, tmp_path: Path) -> None:
+    ranks = [python("-c", EXITS, me, tmp_path, PYTHONPATH=Path(__file__).parents[3]) for me in range(4)]
+    for me, rank in enumerate(ranks):
+        said = rank.communicate(timeout=100)
+        assert (rank.returncode, *said) == (0, "" if me < 2 else "served\n", "")
+        if me == 1:
+            (tmp_path / "trained").touch()

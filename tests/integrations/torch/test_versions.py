@@ -1,6 +1,7 @@
 """What later versions of torch ask of a backend. What a version does not have is tested as far as it goes there."""
 
 import gc
+import weakref
 from importlib import import_module
 from typing import Any
 
@@ -9,10 +10,9 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.torch_ranks import options
-from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoBackend
-
-with_a_backend = pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
+from tests.support.on_ranks import in_process_group
+from tests.support.torch_ranks import options, total
+from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (), (0,)])
@@ -46,14 +46,19 @@ def test_invalid_gather_output_is_refused(words: str) -> None:
     dist.barrier()  # the group is as good as before
 
 
-@pytest.mark.ranks(2, backend="unisono")
-def test_any_backend_for_another_device() -> None:
+@pytest.mark.parametrize(("backend", "named"), [("unisono", None), ("gloo", range(2))])
+@in_process_group(2, "backend", named="named")
+def test_another_backend_for_another_device(backend: str, named: range | None) -> None:
+    """As "cpu:gloo,cuda:nccl"; a backend without communication stands for NCCL, which needs GPUs."""
     import_module("torch.testing._internal.distributed.fake_pg")  # registers "fake" where torch itself has not
-    group = dist.new_group(backend="cpu:unisono,cuda:fake")
+    group: Any = dist.new_group(backend=f"cpu:{backend},cuda:fake")
+    assert dist.get_backend_config(group) == f"cpu:{backend},cuda:fake"
     assert "Fake" in type(group._get_backend(torch.device("cuda"))).__name__
-    tensor = torch.tensor([1.0 + dist.get_rank()])
-    dist.all_reduce(tensor, group=group)
-    assert tensor.item() == 3.0
+    assert total(group) == 11.0
+    for_gpus: Any = dist.new_group(backend="cuda:gloo,cpu:unisono")
+    kinds = {"unisono": "UnisonoProcessGroup", "gloo": "NamedGloo"}
+    assert [type(one).__name__ for one in (group, for_gpus)] == [kinds[backend], kinds["unisono"]]
+    assert type(for_gpus._get_backend(torch.device("cuda"))) is torch._C._distributed_c10d.ProcessGroupGloo
     with pytest.raises(unisono.ArgumentError, match=r"other: torch .* cannot create this backend"):
         dist.new_group(backend="cpu:unisono,cuda:other")
     if not dist.is_nccl_available():
@@ -114,28 +119,16 @@ def test_compiled_exchange_moves_tensors() -> None:
         assert torch.equal(compiled(torch.full((3,), 1.0 + me), 1 - me), torch.full((3,), 20.0 * (2 - me)))
 
 
-@with_a_backend
-@pytest.mark.ranks(2, backend="unisono")
-def test_unsupported_features_are_reported() -> None:
-    world: Any = dist.group.WORLD
-    assert not dist.distributed_c10d._supports_window(world)
-    with pytest.raises(RuntimeError, match="Backend unisono does not support new_window"):
-        world.new_window()
-
-
-@with_a_backend
+@pytest.mark.skipif(not BACKEND_IN_PYTHON, reason="a backend is written in Python from torch 2.14 on")
 @pytest.mark.ranks(2, backend="unisono")
 def test_backend_ends_with_its_group() -> None:
-    def living() -> int:
-        gc.collect()
-        return sum(isinstance(thing, UnisonoBackend) for thing in gc.get_objects())
-
-    before = living()
-    group = dist.new_group([0, 1])
-    assert living() == before + 1
+    group: Any = dist.new_group([0, 1])
+    backend = weakref.ref(group._get_backend(torch.device("cpu")))
+    assert type(backend()).__name__ == "UnisonoBackend"
     dist.destroy_process_group(group)
     del group
-    assert living() == before
+    gc.collect()
+    assert backend() is None
 
 
 @pytest.mark.skipif(
@@ -151,6 +144,4 @@ def test_calls_of_another_backend_are_recorded() -> None:
     finally:
         recorders.add("gloo")
     assert group in torch_c10d._world.pg_flight_recorder_hooks
-    tensor = torch.tensor([1.0 + dist.get_rank()])
-    dist.all_reduce(tensor, group=group)
-    assert tensor.item() == 3.0
+    assert total(group) == 11.0

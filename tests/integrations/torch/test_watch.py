@@ -1,39 +1,84 @@
 """`unisono.watch()`: groups of Gloo whose ranks die, differ, hang, fork, or are not watched."""
 
 import re
-import textwrap
 import time
 from types import SimpleNamespace
-from unittest.mock import patch
+from typing import Any
 
 import pytest
 
 from tests.support.programs import run_python
-from tests.support.watched_job import REPORT, UNTIL_ALL_HAVE, Job, warning_of
-from unisono.base.records import CallRecord
+from tests.support.watched_job import DDP, REPORT, UNTIL_ALL_HAVE, Job, warning_of
+from unisono.base.records import CallRecord, Departure, DepartureKind
 from unisono.integrations.torch.watcher import Watcher
 
-DIES = f"""
+KILLED = """
 try:
-    if rank == 3:
+    if rank == size - 1:
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(ones)
-{REPORT}{UNTIL_ALL_HAVE}
 """
+SCENES = {
+    # Also rank 1, which waits for other survivors only: these keep their connections until all have raised.
+    "dies": (4, f"{KILLED}    dist.all_reduce(ones)\n{REPORT}{UNTIL_ALL_HAVE}", [0, 1, 2],
+             ["PeerGone True rank 3 (pid {pids[3]}) was killed by signal 9 (SIGKILL) while rank {rank} waited for it "
+              "in all_reduce(float32[4], sum) #2 of group '0' (", "program.py:16)", "Connection closed by peer"]),
+    # The reducer waits in C++: it raises torch's error, and the cause is on stderr.
+    "dies while C++ waits": (4, f"{DDP}{KILLED}    step()\n    dist.barrier()\n{REPORT}{UNTIL_ALL_HAVE}", [0, 1, 2],
+                             ["\nunisono: rank 3 (pid {pids[3]}) was killed by signal 9 (SIGKILL)"]),
+    "raises": (2, f"try:\n    if rank:\n        raise KeyError('no such layer')\n    dist.barrier()\n{REPORT}", [0],
+               ["rank 1 (pid {pids[1]}) raised KeyError: 'no such layer' while rank 0 waited"]),
+    "differs": (3, f"try:\n    if rank == 1:\n        dist.broadcast(torch.ones(7), 0)\n    dist.all_reduce(ones)\n"
+                f"    dist.barrier()\n{REPORT}", [0, 1, 2],
+                ["MismatchError True call #2: the ranks disagree (rank 1 differs from the rest)",
+                 "rank 1  broadcast(float32[7], src=0)", "Tensors may have wrong values"]),
+    # Python code makes the calls of fully_shard.
+    "dies, and others shard a model": (2, f"""
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+model = torch.nn.Linear(4, 4)
+fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+model(ones.unsqueeze(0)).sum().backward()
+if rank == 1:
+    os._exit(3)
+try:
+    model(ones.unsqueeze(0))
+{REPORT}""", [0], ["PeerGone True rank 1", "while rank 0 waited for it in all_gather(float32[10]) #4 of group '0'"]),
+    # The process that is rank 1 of its own world is rank 0 of the other one.
+    "dies, in two worlds": (2, f"""
+from datetime import timedelta
+torchs = dist.distributed_c10d
+store = dist.PrefixStore("weights", torchs._get_default_store())
+where = size, size - 1 - rank, [], dist.Backend("gloo"), store
+shared, _ = torchs._new_process_group_helper(*where, group_name="weights", timeout=timedelta(seconds=60))
+torchs._world.pg_group_ranks[shared] = {{0: 0, 1: 1}}
+pair = dist.new_group([0, 1])
+for group in (pair, shared, None):
+    dist.all_reduce(ones, group=group)
+try:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(ones, group=shared)
+{REPORT}
+try:
+    dist.all_reduce(ones, group=pair)
+{REPORT}""", [0], ["PeerGone True rank 0 (pid {pids[1]}) was killed by signal 9 (SIGKILL) while rank 1 waited for "
+                   "it in all_reduce(float32[4], sum) #2 of group 'weights'",
+                   "PeerGone True rank 1 (world rank 1, pid {pids[1]}) was killed by signal 9 (SIGKILL) while rank 0 "
+                   "(world rank 0) waited for it in all_reduce(float32[4], sum) #2 of group '1'"]),
+}  # fmt: skip
+"""What a rank does -> how many there are, the program, which ranks say something, and what."""
 
 
-def test_survivors_raise_when_a_rank_dies(job: Job) -> None:
-    """Also rank 1, which waits for other survivors only: these keep their connections until all have raised."""
-    job.start(4, DIES, UNISONO_WATCH="1")
-    for rank in (0, 1, 2):
-        said = job.output(rank)
-        assert (
-            f"PeerGone True rank 3 (pid {job.ranks[3].pid}) was killed by signal 9 (SIGKILL) while rank {rank} waited "
-            "for it in all_reduce(float32[4], sum) #2 of group '0' (" in said
-        )
-        assert "program.py:16)" in said
-        assert "Connection closed by peer" in said
+@pytest.mark.parametrize(("size", "body", "ranks", "words"), SCENES.values(), ids=SCENES)
+def test_ranks_say_what_one_has_done(job: Job, size: int, body: str, ranks: list[int], words: list[str]) -> None:
+    job.start(size, body, **({"UNISONO_WATCH": "1"} if size == 4 else {}))
+    for rank in ranks:
+        said = f"\n{job.output(rank)}"
+        assert "not watched" not in said
+        assert re.search(r"^\w+ (True|False) ", said, re.MULTILINE), said
+        for word in words:
+            assert word.format(rank=rank, pids=[one.pid for one in job.ranks]) in said, said
 
 
 STRANGERS = """
@@ -72,24 +117,6 @@ def test_strangers_connections_live_on(job: Job) -> None:
     assert re.search(r"(True )+$", said), said
 
 
-def test_exception_is_told(job: Job) -> None:
-    job.start(2, f"try:\n    if rank:\n        raise KeyError('no such layer')\n    dist.barrier()\n{REPORT}")
-    assert f"rank 1 (pid {job.ranks[1].pid}) raised KeyError: 'no such layer' while rank 0 waited" in job.output(0)
-
-
-def test_calls_that_differ(job: Job) -> None:
-    job.start(
-        3,
-        f"try:\n    if rank == 1:\n        dist.broadcast(torch.ones(7), 0)\n    dist.all_reduce(ones)\n"
-        f"    dist.barrier()\n{REPORT}",
-    )
-    for rank in range(3):
-        said = job.output(rank)
-        assert "MismatchError True call #2: the ranks disagree (rank 1 differs from the rest)" in said
-        assert "rank 1  broadcast(float32[7], src=0)" in said
-        assert "Tensors may have wrong values" in said
-
-
 QUIET = {
     "calls that may differ": """
 split = [1, 2] if rank == 0 else [3, 1]
@@ -125,6 +152,14 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 dist.barrier()
 dist.destroy_process_group()
+print("done")
+""",
+    "a rank that ends alone": """
+dist.barrier()
+print("done", flush=True)
+if rank:
+    os._exit(0)
+time.sleep(2)
 print("done")
 """,
     "fake groups": """
@@ -185,12 +220,6 @@ def test_ranks_on_several_hosts_are_not_watched(job: Job) -> None:
         )
 
 
-def test_process_that_ends_well_without_a_word(job: Job) -> None:
-    """The others may go on alone."""
-    job.start(2, "dist.barrier()\nif rank:\n    os._exit(0)\ntime.sleep(2)\nprint('done')")
-    assert job.output(0) == "done\n"
-
-
 def test_watch_comes_before_the_group(job: Job) -> None:
     job.start(
         1,
@@ -200,72 +229,37 @@ def test_watch_comes_before_the_group(job: Job) -> None:
     assert "watch: a process group exists already" in job.output(0)
 
 
-def test_calls_of_fully_shard_are_seen(job: Job) -> None:
-    """Python code makes them."""
-    body = """
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    model = torch.nn.Linear(4, 4)
-    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
-    model(ones.unsqueeze(0)).sum().backward()
-    if rank == 0:
-        os._exit(3)
-    try:
-        model(ones.unsqueeze(0))
-    """
-    job.start(2, textwrap.dedent(body) + REPORT)
-    said = job.output(1)
-    assert "PeerGone True rank 0" in said
-    assert "while rank 1 waited for it in all_gather(float32[10]) #4 of group '0'" in said
+def test_error_keeps_calls_that_leave_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    """Rank 1 goes on, and its log has later calls only, when the difference has just been found and rank 2 has died."""
+    reads = dict.fromkeys(range(3), 0)
 
+    def log(rank: int) -> Any:
+        def read() -> list[Any]:
+            reads[rank] += 1
+            later = rank == 1 and reads[rank] > 1
+            return [SimpleNamespace(number=2 if later else 1, note="later" if later else "min" if rank == 1 else "max")]
 
-TWO_WORLDS = f"""
-from datetime import timedelta
-torchs = dist.distributed_c10d
-store = dist.PrefixStore("weights", torchs._get_default_store())
-where = size, size - 1 - rank, [], dist.Backend("gloo"), store
-shared, _ = torchs._new_process_group_helper(*where, group_name="weights", timeout=timedelta(seconds=60))
-torchs._world.pg_group_ranks[shared] = {{0: 0, 1: 1}}
-pair = dist.new_group([0, 1])
-for group in (pair, shared, None):
-    dist.all_reduce(ones, group=group)
-try:
-    if rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(ones, group=shared)
-{REPORT}
-try:
-    dist.all_reduce(ones, group=pair)
-{REPORT}
-"""
+        return SimpleNamespace(read=read)
 
+    def plan(note: str) -> Any:
+        return SimpleNamespace(record=CallRecord("all_reduce", op=note))
 
-def test_group_across_jobs_is_its_own_world(job: Job) -> None:
-    """The process that is rank 1 of its own world is rank 0 of the other one."""
-    job.start(2, TWO_WORLDS)
-    said = job.output(0)
-    pid = job.ranks[1].pid
-    assert "not watched" not in said
-    for gone, waits, group in (
-        (f"rank 0 (pid {pid})", "rank 1", "weights"),
-        (f"rank 1 (world rank 1, pid {pid})", "rank 0 (world rank 0)", "1"),
-    ):
-        told = f"PeerGone True {gone} was killed by signal 9 (SIGKILL) while {waits} waited for it in all_reduce("
-        assert f"#2 of group '{group}'" in said.split(told)[1], said
-
-
-def test_error_keeps_calls_that_leave_the_log() -> None:
-    """Rank 1 goes on, and its log has later calls only, when the difference has just been found."""
-    watcher, reads = object.__new__(Watcher), dict.fromkeys(range(3), 0)
-
-    def log(_: object, rank: int) -> dict[int, str]:
-        reads[rank] += 1
-        return {2: "later"} if rank == 1 and reads[rank] > 1 else {1: "min" if rank == 1 else "max"}
-
-    group = SimpleNamespace(size=3, rank=0, named=())
-    watched = SimpleNamespace(group=group, compared=0)
-    with patch.multiple(watcher, _log=log, _record=lambda _, rank, one: CallRecord("all_reduce", op=one), create=True):
-        error = watcher._difference(watched, range(3))  # type: ignore[arg-type]  # it needs no more
-    assert error is not None
+    arena = SimpleNamespace(
+        log=log, plan_registry=lambda _: SimpleNamespace(plan=plan), board=lambda _: SimpleNamespace(pid=0)
+    )
+    world: Any = SimpleNamespace(closed=True, engine=SimpleNamespace(arena=arena))
+    liveness = SimpleNamespace(gone=lambda rank: Departure(DepartureKind.DIED, "died") if rank == 2 else None)
+    group = SimpleNamespace(
+        **vars(world) | {"closed": False},
+        size=3,
+        rank=0,
+        named=(),
+        world=world,
+        world_ranks=range(3),
+        liveness=liveness,
+    )
+    watched: Any = SimpleNamespace(group=group, compared=0, failed=None, told=False, backend="gloo", abort=lambda: None)
+    error = Watcher(world).cause(watched)("")
     assert error.odd == (1,)
     assert [error.calls[rank].op for rank in range(3)] == ["max", "min", "max"]
+    assert "the ranks disagree" in capfd.readouterr().err
