@@ -1,5 +1,6 @@
-"""What ranks say whose host has lost its sentinel for good, and what those of other hosts do."""
+"""Lost sentinels: what ranks say where no next one comes, and that next ones cost nothing."""
 
+import os
 import signal
 from typing import Any
 from unittest.mock import Mock, patch
@@ -64,3 +65,18 @@ def test_host_without_messages_is_left_out() -> None:
     assert smaller.world_ranks == (0, 1)
     unisono.all_reduce(tensor, group=smaller)
     assert bool((tensor == 2.0).all())
+
+
+@in_new_world(2, hosts="1+1", timeout_s=60)
+def test_next_sentinels_cost_no_descriptors() -> None:
+    group, open_ones = unisono.init(), list[int]()
+    sentinel = group.span.far  # type: ignore[union-attr]
+    for _ in range(3):
+        before, changed = sentinel.sentinel_pid, torch.zeros(1)
+        if group.rank == 0:
+            os.kill(before, signal.SIGKILL)
+        while not changed:
+            changed.fill_(group.rank or sentinel.sentinel_pid != before)
+            unisono.all_reduce(changed, "min")
+        open_ones.append(len(os.listdir("/proc/self/fd")))
+    assert open_ones[2] <= open_ones[0]
