@@ -217,7 +217,8 @@ def _waits_ended(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iter
             if silent := set(call.members or range(scene.ranks)) - here:
                 yield f"ranks {sorted(silent)} are not told of {fault}"
             for rank in here:
-                if first[rank]["culprit"] != fault.rank or TOLD[fault.how] not in first[rank]["text"]:
+                words = TOLD[fault.how] + ": drawn by lot" * (fault.how == "error" and rank != fault.rank)
+                if first[rank]["culprit"] != fault.rank or words not in first[rank]["text"]:
                     yield f"rank {rank} is not told of {fault}: {first[rank]}"
         for rank in here - {fault.rank} if (fault.how, fault.moment) == ("detour", "awaited") else ():
             heard = [event for _, event in _events({rank: said[rank]}, "error") if event["step"] == fault.call]
