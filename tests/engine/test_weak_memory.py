@@ -114,7 +114,7 @@ def is_a_rank(line: Any, of: Board, last: CallRecord | None = None) -> bool:
 
 
 def enter_call_and_leave(memory: Memory) -> None:
-    board(memory).let_go = 1  # shorter than what is said of a call
+    board(memory).let_go = 1  # one word: a call record has too many to try all orders
     pass_gate(memory, 0, 1, BEGIN)
     board(memory).set_gone(DepartureKind.DIED, "gone")
 

@@ -104,7 +104,7 @@ class Moments:
         return self._folder / f"{words} {self._me}"
 
     def until(self, words: str, ranks: int) -> None:
-        """Wait until so many ranks have come to that."""
+        """Wait until as many ranks have made the file of these words."""
         until(lambda: len(list(self._folder.glob(f"{words} *"))) >= ranks)
 
     def await_peer(self, fault: Fault) -> None:
@@ -177,7 +177,7 @@ class Moments:
                 chaos(at=at, group=group, duration_s=LATE_S, **{_AT_ROW[fault.how]: group.rank}),
             ):
                 yield
-        except unisono.ArgumentError:  # there is no such row
+        except unisono.ArgumentError:  # the program of this call has fewer rows
             os.kill(os.getpid(), signal.SIGKILL)
         if fault.how in DEADLY:
             self._happen(fault, group)  # the call was over without it

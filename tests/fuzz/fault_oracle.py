@@ -184,7 +184,7 @@ def _first_errors(said: Mapping[int, Said]) -> dict[int, Mapping[str, Any]]:
 
 
 def _met(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
-    """Do all ranks name the one that fell while they met, and say that there is no group yet?"""
+    """What is wrong in the errors of a meeting: each names the rank that failed, and says that no group exists yet."""
     first = _first_errors(said)
     for fault in (scene.faults[number] for number in faults):
         if not fault.in_meeting or fault.how == "pause":

@@ -363,7 +363,7 @@ def test_callbacks_may_make_and_test_calls() -> None:
 
 @pytest.mark.ranks(2)
 def test_work_keeps_its_tensors() -> None:
-    """Temporaries that nobody else holds live until the call has ended."""
+    """The caller has dropped its tensors before the call ends."""
     group = unisono.init()
     results = [torch.zeros(20_000 * group.size) for _ in range(20)]
     works = []

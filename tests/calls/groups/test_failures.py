@@ -178,7 +178,7 @@ def test_sub_group_tells_why_a_rank_has_failed() -> None:
 def test_full_heaps_refuse_groups_of_their_ranks() -> None:
     """Ranks 1 and 2 cannot lend memory, so their groups fail on both. Other groups can be made."""
     rank = unisono.get_rank()
-    hog = unisono.empty(1000 << 10, dtype=torch.uint8) if rank > 0 else None
+    filler = unisono.empty(1000 << 10, dtype=torch.uint8) if rank > 0 else None
     for call in (lambda: new_group([1, 2]), lambda: split(int(rank > 0))):
         for _ in range(20):
             if rank == 0:
@@ -189,7 +189,7 @@ def test_full_heaps_refuse_groups_of_their_ranks() -> None:
     group = new_group([0, 1])
     if isinstance(group, unisono.Group):
         unisono.barrier(group)
-    del hog
+    del filler
     for _ in range(20):
         group = new_group([1, 2])
         if isinstance(group, unisono.Group):

@@ -184,7 +184,7 @@ def test_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
 def test_full_memory_means_staging(full: list[int]) -> None:
     """On some ranks or on all; the values are right."""
     me = unisono.get_rank()
-    hog = unisono.empty(unisono.init().engine.arena.heap_bytes, dtype=torch.uint8) if me in full else None
+    filler = unisono.empty(unisono.init().engine.arena.heap_bytes, dtype=torch.uint8) if me in full else None
     for _ in range(20):
         tensors = [torch.arange(count * 1.0) + me for count in (20_000, 3000)]
         (flat,) = flatten_(tensors)
@@ -192,7 +192,7 @@ def test_full_memory_means_staging(full: list[int]) -> None:
         unisono.all_reduce_coalesced(tensors)
         for tensor in tensors:
             assert torch.equal(tensor, 4 * torch.arange(len(tensor) * 1.0) + 2)
-    del hog
+    del filler
 
 
 @pytest.mark.parametrize("inside", [False, True])

@@ -170,7 +170,7 @@ def test_thread_rests_while_another_one_waits() -> None:
             p2p.recv(None, 1 - me, tag=4, timeout_s=0.4)
         end = time.monotonic()
         assert {thread for thread, at in moved if at > end - 0.2} == {threading.get_ident()}
-        until(lambda: {thread for thread, at in moved if at > end} - {threading.get_ident()})  # as nobody else waits
+        until(lambda: {thread for thread, at in moved if at > end} - {threading.get_ident()})  # the thread moves it
         unisono.barrier()
         if me == 0:
             p2p.send(torch.ones(1), 1, tag=3)
