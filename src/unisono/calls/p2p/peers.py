@@ -7,7 +7,7 @@ from ...base.records import Departure, DepartureKind, GivenUp
 from ...engine.mailbox import ANY_SOURCE, CarrierStreams, FarPeers, Mailbox, MessageRequest, Receive
 from ...ranks.group.group import Group
 
-_LAST_NEWS_S = 0.5
+_LAST_NEWS_S = 2.0
 """After a silence of this length, all messages of a rank on another host that has gone or failed count as arrived."""
 _CUT_S, _LOSE_S = 2.0, 1.0
 """How long after the connection to a rank is lost, if no other rank reports it gone, its host or this one is left out,
