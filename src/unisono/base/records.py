@@ -12,6 +12,9 @@ from typing import NamedTuple
 ESCAPED = "backslashreplace"
 """Error handler for surrogates, which UTF-8 cannot encode: messages of exceptions and names of files may have some."""
 
+RAISED_AT_NS = "_unisono_raised_at_ns"
+"""An attribute of an exception: when it was raised, if its rank has told the others before it ended."""
+
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 

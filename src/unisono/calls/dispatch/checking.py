@@ -1,12 +1,13 @@
 """`checking`: the block in which a call is checked. A rank that refuses its own call tells the others why."""
 
 import threading
+import time
 from functools import partial
 from itertools import count
 from typing import Self
 
 from ...base.errors import MismatchError, NestedCall, NotInitialized, PeerError, WaitTimeout
-from ...base.records import CallRecord
+from ...base.records import RAISED_AT_NS, CallRecord
 from ...engine.process.nested import caller, check_nested, holds
 from ...ranks.group import initialize
 from ...ranks.group.abort import give_up
@@ -59,6 +60,7 @@ def refuse(group: Group, collective: str, error: BaseException) -> None:
     try:
         if isinstance(error, Exception):
             vars(error)["refused_by"] = next(_moments), id(group)
+            vars(error)[RAISED_AT_NS] = time.monotonic_ns()
             reason = " ".join(str(error).split()) or type(error).__name__
             enter = partial(_enter, group, CallRecord(collective, refused=reason, where=caller()))
             if group.worker is not None and group.worker.busy:

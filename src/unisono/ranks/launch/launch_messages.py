@@ -21,9 +21,6 @@ from ...schedule import Hosts
 STARTED = "started"
 """Rank to parent, once per run: the user's function is loaded and begins now."""
 
-RAISED_AT_NS = "_unisono_raised_at_ns"
-"""An attribute of an exception: when it was raised, if its rank has since ended what other ranks needed."""
-
 
 @dataclass(frozen=True)
 class RankSetup:

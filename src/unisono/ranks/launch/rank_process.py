@@ -18,7 +18,7 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]  # not in 
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import Channel, Packet
 from ...base.python import tell
-from ...base.records import DepartureKind
+from ...base.records import RAISED_AT_NS, DepartureKind
 from ...engine.memory.arena import Arena
 from ...engine.process.nested import PACKAGE
 from ..group.current import join_run
@@ -26,7 +26,7 @@ from ..group.group import Group
 from ..group.world_group import world_group
 from ..rendezvous.identity import HOST_ID
 from ..rendezvous.meeting import LOOPBACK, MeetingResult
-from .launch_messages import RAISED_AT_NS, STARTED, RankSetup, Report, Task, pack, unpack
+from .launch_messages import STARTED, RankSetup, Report, Task, pack, unpack
 
 _ROOM = os.path.dirname(os.path.abspath(__file__)) + os.sep
 

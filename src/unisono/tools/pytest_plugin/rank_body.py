@@ -17,7 +17,7 @@ from _pytest.assertion import pytest_assertrepr_compare, util
 
 import unisono
 
-from ...ranks.launch.launch_messages import RAISED_AT_NS
+from ...base.records import RAISED_AT_NS
 from ...ranks.rendezvous.identity import HOST_ID
 
 
