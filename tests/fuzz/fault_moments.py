@@ -36,6 +36,8 @@ from tests.support.waiting import once, once_waiting, until
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
 from unisono.hosts import far
+from unisono.hosts.carriers.ucx import UcxCarrier
+from unisono.hosts.sentinel.start import Sentinel
 from unisono.ranks.group import survivors
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.tools.testing import chaos
@@ -71,9 +73,13 @@ _MEETING: dict[str, tuple[Any, str]] = {
     "follow": (Meeting, "_follow"),
     "attach": (Arena, "attach"),
     "meet": (Meeting, "hold"),
+    "listen": (Sentinel, "listen"),
+    "sentinel": (Sentinel, "serve"),
+    "connect": (UcxCarrier, "__init__"),
 }
 """What a rank does to meet the others: it comes; rank 0 says which ranks share a host; the first rank of a host hands
-out the memory, and the others follow it and attach the memory. At last the rank has met them.
+out the memory, and the others follow it and attach the memory. Then the rank has met them. Over hosts, the first rank
+of each starts its sentinel, and all connect.
 """
 
 
@@ -196,11 +202,11 @@ class Moments:
         """Let it happen before or after the rank takes the step, once it has done so this often."""
         do, taken = getattr(place, name), count()
 
-        def happens(*arguments: Any) -> Any:
+        def happens(*arguments: Any, **options: Any) -> Any:
             is_now = next(taken) == times
             if is_now and not after:
                 self._happen(fault, group)
-            result = do(*arguments)
+            result = do(*arguments, **options)
             if is_now and after:
                 self._happen(fault, group)
             return result
@@ -246,6 +252,8 @@ class Moments:
                 raise unisono.OutOfMemory("drawn by lot")
             case "interrupt":
                 raise KeyboardInterrupt
+            case "time out":
+                raise unisono.WaitTimeout("init()", 1.0, (self._scene.next_to(fault),), self._me)
             case "Ctrl-C":
                 os.kill(pid, signal.SIGINT)
             case "abort":

@@ -72,6 +72,7 @@ def _told(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[st
     late_to_shrink = scene.late_to_shrink or scene.hasty
     apart, felt = scene.frozen | scene.cut_off, [fault for fault in scene.faults if fault.how not in UNNOTICED]
     hit = {fault.rank for fault in felt} | scene.cut_off | _without_group(said)
+    hit |= {scene.next_to(fault) for fault in felt if fault.how == "time out"}
     for rank, event in _events(said, "left out"):
         if rank not in apart and not scene.hasty:
             yield f"rank {rank} was left out: {event['text']}"
@@ -189,11 +190,12 @@ def _met(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str
     for fault in (scene.faults[number] for number in faults):
         if not fault.in_meeting or fault.how == "pause":
             continue
-        late = fault.how == "freeze" or fault.moment == "before come"
+        late = fault.how in ("freeze", "time out") or fault.moment == "before come" or _is_unseen(scene, fault)
+        named = scene.next_to(fault) if fault.how == "time out" else fault.rank
         for rank in set(said) - {fault.rank}:
             error = first.get(rank, {"kind": "", "missing": [], "culprit": -1, "text": "nothing", "step": 0})
             kind = "WaitTimeout" if late else "OutOfMemory" if fault.how == "no memory" else "PeerGone"
-            right = error["missing"] == [fault.rank] if late else error["culprit"] == fault.rank
+            right = error["missing"] == [named] if late else error["culprit"] == fault.rank
             if (fault.rank, fault.how) == (0, "freeze"):
                 right &= "has not answered for" in error["text"]  # its process runs the store
             if fault.how == "no memory":
@@ -204,6 +206,11 @@ def _met(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str
                 right &= "start all ranks again" in error["text"] and "shrink" not in error["text"]
             if error["kind"] != kind or not right:
                 yield f"rank {rank} does not say that rank {fault.rank} fell while they met: {error}"
+
+
+def _is_unseen(scene: Scene, fault: Fault) -> bool:
+    """Does a rank end alone on its host, before this has a sentinel?"""
+    return fault.moment == "before listen" and len(Hosts.parse(scene.hosts).beside(fault.rank)) == 1
 
 
 def _waits_ended(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator[str]:
@@ -287,7 +294,8 @@ def _in_time(scene: Scene, said: Mapping[int, Said], faults: Faults) -> Iterator
     if scene.late_to_shrink:
         return
     last = max((at for _, at in faults.values()), default=0.0)
-    most_s = TIMED_OUT_S if scene.times_out else SOON_S
+    is_unseen = any(_is_unseen(scene, fault) for fault in scene.faults)
+    most_s = TIMED_OUT_S if scene.times_out or is_unseen else SOON_S
     for rank, events in said.items():
         for event in events if last and rank not in scene.frozen | scene.cut_off else ():
             if event["at"] - last > most_s:

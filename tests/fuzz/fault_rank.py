@@ -84,6 +84,9 @@ class _Rank:
         try:
             with self._moments.meet():
                 group, store = join(self._me, hosts, port, min(limit_s, 100.0), "" if names else "127.0.0.1")
+        except KeyboardInterrupt:
+            self.tell("no group")
+            self._wait_for_others("KeyboardInterrupt")
         except (unisono.PeerError, unisono.WaitTimeout, unisono.OutOfMemory) as error:
             self._heard(error, -1)
             self.tell("no group")

@@ -45,8 +45,10 @@ STEPS = ("lend", "borrow", "tell", "join")
 """Steps of a recovery: the first survivor of a host lends the memory of the smaller group, the others borrow it; each
 tells the others its proposals; and joins the smaller group.
 """
-RAISED = ("no memory", "interrupt")
-"""What such a step may raise: OutOfMemory; or KeyboardInterrupt, after which the rank makes the call again."""
+RAISED = ("no memory", "interrupt", "time out")
+"""What such a step may raise: OutOfMemory; KeyboardInterrupt, after which the rank makes the call again; or WaitTimeout
+for the next rank.
+"""
 TOLD = {
     "abort": "drawn by lot",
     "abort by a handler": "drawn by lot",
@@ -181,6 +183,10 @@ class Scene(NamedTuple):
     def meets(self) -> bool:
         """Does something happen while the ranks meet?"""
         return any(fault.in_meeting for fault in self.faults)
+
+    def next_to(self, fault: Fault) -> int:
+        """The rank after that of a fault."""
+        return (fault.rank + 1) % self.ranks
 
     @property
     def times_out(self) -> bool:

@@ -200,7 +200,9 @@ class Player:
             self._made.append(player._groups["world"])
 
 
-def make_every_call(group: Any, lengths: Sequence[int] = (10, 40_000), seed: int = 0) -> None:
+def make_every_call(
+    group: Any, lengths: Sequence[int] = (10, 40_000), seed: int = 0, api: type[Native] = Native
+) -> None:
     """Make a call of each kind in this group, at once, and in the background on shared tensors. All must be right."""
     steps: list[Step] = [Barrier(), *(Objects(form, seed=seed) for form in OBJECT_FORMS)]
     for n, later in product(lengths, (False, True)):
@@ -210,6 +212,6 @@ def make_every_call(group: Any, lengths: Sequence[int] = (10, 40_000), seed: int
         steps += [Coalesced(form, (("float32", n), ("float32", 3)), **how) for form in TENSORS[:4]]
         steps.append(Wait())
     steps += [Messages(way, "float32", n, 10 * n + k, seed=seed) for n in lengths for k, way in enumerate(WAYS)]
-    player = Player(Native(), group)
+    player = Player(api(), group)
     player.play((*steps, Messages("ring", "float32", 5, 1, shift=0)))
     assert not player.failures, player.failures

@@ -59,9 +59,15 @@ MEETING = (
     ("3", 1, "kill", "after meet"),
     ("3", 0, "no memory", "before hand out"),
     ("2x2", 0, "no memory", "before hand out"),
+    ("2x2", 2, "kill", "after listen"),
     ("2x2", 2, "no memory", "before hand out"),
     ("3", 2, "no memory", "before attach"),
     ("1+2", 2, "no memory", "before attach"),
+    ("1+2", 1, "kill", "before sentinel"),
+    ("3x1", 1, "kill", "before listen"),
+    ("3x1", 1, "kill", "before connect"),
+    ("3x1", 1, "interrupt", "before connect"),
+    ("3x1", 1, "time out", "before connect"),
 )
 
 
