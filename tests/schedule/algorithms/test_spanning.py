@@ -72,11 +72,11 @@ def test_one_rail_needs_no_slices() -> None:
     assert set(rows[rows[:, ROUND] < rows[-1, ROUND], DST]) == {0, 6}
 
 
-def test_vector_is_cut_into_any_segments() -> None:
-    for collective in ("broadcast", "reduce"):
-        table = spanning(collective, Hosts.parse("3x2"), 1, rails=2, segments=5)
-        assert table.chunks == 10
-        check(table)
+@each("collective", ("broadcast", "reduce"))
+def test_vector_is_cut_into_any_segments(collective: str) -> None:
+    table = spanning(collective, Hosts.parse("3x2"), 1, rails=2, segments=5)
+    assert table.chunks == 10
+    check(table)
 
 
 REFUSED = [

@@ -1,17 +1,35 @@
-"""Text and pictures are of the very table: all its transfers and no other; a wrong table shows where it is wrong."""
+"""Text, pictures and pages are of the very table: all its transfers and no other, and where it is wrong."""
 
+import json
 import re
 from collections import Counter
 from functools import lru_cache
+from html import unescape
 from itertools import product
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from IPython.core.formatters import HTMLFormatter
 
 from tests.support.each import each
-from tests.support.schedule_oracles import twice
 from unisono.base.errors import AlgorithmError, ArgumentError
-from unisono.schedule import ADD, COPY, DST, JOIN, OP, SRC, Hosts, Schedule, contract, expand, send, trace
+from unisono.schedule import (
+    ADD,
+    COPY,
+    DST,
+    JOIN,
+    OP,
+    SRC,
+    Hosts,
+    Schedule,
+    contract,
+    count,
+    expand,
+    levels,
+    send,
+    trace,
+)
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html, svg, svg_contract, text
@@ -20,12 +38,11 @@ from unisono.schedule.draw.film import film
 RANKS = (1, 2, 3, 5, 7, 8)
 OPS = {"──→": COPY, "─+→": ADD, "─∪→": JOIN}
 LINE = re.compile(r" *(\S+) (──→|─\+→|─∪→|══→|═\+→|═∪→) (\S+)  (?:chunks? (\S+)|([XYT]) (\S+)(?: as ([XYT]) (\S+))?)")
-SLOT = re.compile(r"(?:chunk|([XYT])) (\d+) *$")
 
 
-def numbers(spans: str, separator: str = ",") -> list[int]:
+def numbers(spans: str) -> list[int]:
     found = []
-    for part in spans.split(separator):
+    for part in spans.split(","):
         first, _, last = part.partition("..")
         found += range(int(first), int(last or first) + 1)
     return found
@@ -34,19 +51,6 @@ def numbers(spans: str, separator: str = ",") -> list[int]:
 def blocks(grid: str) -> list[list[str]]:
     """The parts of a grid, without the title: before, round 0, round 1, ..."""
     return [block.splitlines() for block in grid.rstrip().split("\n\n")[1:]]
-
-
-def cells_of(block: list[str]) -> dict[tuple[int, int, int], str]:
-    """What the cells of a block say, by (rank, buffer, chunk)."""
-    heads = [match.start() for match in re.finditer(r"rank \d+", block[0])]
-    cells = {}
-    for line in block[1:]:
-        slot = SLOT.search(line[: heads[0] - 1])
-        if slot and len(line) >= heads[0]:
-            for rank, (start, stop) in enumerate(zip(heads, [*heads[1:], None], strict=True)):
-                buffer = "XYT".index(slot[1]) if slot[1] else 0
-                cells[rank, buffer, int(slot[2])] = line[start : stop and stop - 1].strip()
-    return cells
 
 
 def moves_of(grid: str) -> Counter[tuple[int, ...]]:
@@ -62,21 +66,6 @@ def moves_of(grid: str) -> Counter[tuple[int, ...]]:
     return found
 
 
-def check_moves(schedule: Schedule) -> None:
-    host = schedule.hosts.places if schedule.hosts else (0,) * schedule.ranks
-    wanted = Counter(
-        (*row[:3], row[8], host[row[1]] != host[row[2]], end, *row[3 + 2 * end : 5 + 2 * end])
-        for row, end in product(expand(schedule).tolist(), (0, 1))
-    )
-    assert moves_of(text(schedule, width=None)) == wanted
-
-
-@each("algorithm", CATALOGUE.values())
-def test_every_transfer_is_shown_and_no_other(algorithm: Algorithm) -> None:
-    for p in filter(algorithm.allows, RANKS):
-        check_moves(algorithm.schedule(p, p // 2))
-
-
 MAPS = ["2x2", "2x2:round_robin", "3+1", "2+1+2:round_robin"]
 
 
@@ -86,13 +75,21 @@ def tables(hosts: Hosts) -> list[Schedule]:
     return [*flat, *(spanning(name, hosts) for name in ("all_reduce", "all_gather", "scatter"))]
 
 
-@pytest.mark.parametrize("text_of_hosts", MAPS)
-def test_double_lines_go_from_host_to_host(text_of_hosts: str) -> None:
-    hosts = Hosts.parse(text_of_hosts)
+ON_ONE = [a.schedule(p, p // 2) for a in CATALOGUE.values() for p in filter(a.allows, RANKS)]
+
+
+@each("schedule", [*ON_ONE, *(table for text in MAPS for table in tables(Hosts.parse(text)))])
+def test_every_transfer_is_shown_and_no_other(schedule: Schedule) -> None:
+    """Those from host to host by double lines."""
+    hosts = schedule.hosts or Hosts.one(schedule.ranks)
+    wanted = Counter(
+        (*row[:3], row[8], hosts.places[row[1]] != hosts.places[row[2]], end, *row[3 + 2 * end : 5 + 2 * end])
+        for row, end in product(expand(schedule).tolist(), (0, 1))
+    )
+    grid = text(schedule, width=None)
+    assert moves_of(grid) == wanted
     title = rf"{hosts.ranks} ranks on {len(hosts.members)} hosts, .*\n.*\nbetween hosts: \d+ round"
-    for schedule in tables(hosts):
-        assert re.search(title, text(schedule, width=None))
-        check_moves(schedule)
+    assert bool(re.search(title, grid)) == hosts.spans
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)
@@ -106,29 +103,19 @@ def test_ranks_of_a_host_stand_together(text_of_hosts: str) -> None:
     assert len({tuple(m.start() for m in re.finditer("│", line)) for line in lines if "│" in line}) == 1
 
 
+def test_cells_name_who_has_contributed() -> None:
+    grid = text(CATALOGUE["scan.hillis_steele"].schedule(8), width=None)
+    assert "chunk 0   0        0+1      0+1+2    0+1+2+3 ▸0..4    ▸0..5    ▸0..6    ▸all" in grid
+    assert "✗5 of 8" in text(trace(lambda r, p: [send([2, 4, 6, 7], 0, 0, op=ADD)], 8, 1, "reduce"))
+
+
 @each("algorithm", CATALOGUE.values())
-def test_last_block_shows_the_promised_result(algorithm: Algorithm) -> None:
+def test_film_ends_with_the_promised_result(algorithm: Algorithm) -> None:
     for p in filter(algorithm.allows, RANKS):
         schedule = algorithm.schedule(p, p // 2)
-        cells = cells_of(blocks(text(schedule, width=None))[-1])
+        last = film(schedule).states()[-1]
         for slot, (chunk, ranks) in contract(schedule).after.items():
-            who = [r for r in range(p) if ranks >> r & 1]
-            shown = cells[slot]
-            if "[" in shown:
-                assert shown == f"{who[0]}[{chunk}]"
-            elif shown == "all":
-                assert who == list(range(p))
-            elif " of " in shown:
-                assert shown == f"{len(who)} of {p}"
-            else:
-                assert numbers(shown, "+") == who
-
-
-def test_film_reads_the_state_before_the_round() -> None:
-    states = film(trace(lambda r, p: [send(r, (r + 1) % p, 0)], 3, 1, "all_reduce")).states()
-    assert [states[-1][rank, 0, 0] for rank in range(3)] == [((2, 0),), ((0, 0),), ((1, 0),)]
-    empty = film(trace(lambda r, p: [send(1, 0, 0)], 2, 1, "broadcast"))
-    assert (empty.frames[0].moves[0].carries, empty.states()[-1][0, 0, 0]) == ((), ())
+            assert last[slot] == tuple((rank, chunk) for rank in range(p) if ranks >> rank & 1)
 
 
 def test_meaningless_tables_are_refused() -> None:
@@ -195,14 +182,10 @@ def test_contract_is_drawn_before_and_after(algorithm: Algorithm) -> None:
         assert sorted(held) == sorted(bin(ranks).count("1") for _, ranks in promise.after.values())
 
 
-def test_wrong_table_shows_where_it_is_wrong() -> None:
+def test_missing_result_is_marked_under_the_title() -> None:
     forgets = trace(lambda r, p: [send(0, 1, 0)], 3, 1, "broadcast", name="<forgets & more>")
-    missing = parts(svg(forgets), "wrong")
-    assert [group.get("data-slot") for group in missing] == ["1-2-0-0"]
+    assert [group.get("data-slot") for group in parts(svg(forgets), "wrong")] == ["1-2-0-0"]
     assert (parse(svg(forgets)).findtext(f"{SVG}title") or "").startswith(forgets.name)
-
-    counted_twice = parts(svg(trace(twice, 2, 1, "reduce", name="twice")), "wrong")
-    assert "1-1-0-0" in {group.get("data-slot") for group in counted_twice}
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)
@@ -234,3 +217,130 @@ def test_one_host_looks_as_if_no_hosts_were_known() -> None:
     assert text(one) == text(ring)
     assert svg(one) == svg(ring)
     assert html(one) == html(ring)
+
+
+PLAYED = [
+    "all_reduce.ring", "all_reduce.circulant", "all_to_all.bruck", "broadcast.linear", "broadcast.chain",
+    "barrier.dissemination", "scan.direct", "reduce_scatter.ring",
+]  # fmt: skip
+
+
+def page_data(schedule: Schedule) -> dict[str, Any]:
+    """The data of a page, up to the end of its script."""
+    page = html(schedule)
+    (found,) = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["tables"]
+    return dict(found)
+
+
+def contents(data: dict[str, Any]) -> list[dict[tuple[int, int], tuple[tuple[int, int], ...]]]:
+    """For every state: rank and number of the slot -> the pairs (rank, chunk) in it."""
+    held = [
+        tuple(sorted((rank, chunk) for first, last, chunk in runs for rank in range(first, last + 1)))
+        for runs in data["held"]
+    ]
+    state, out, width = list(data["before"]), [], len(data["slots"])
+    for writes in [[], *(found["writes"] for found in data["rounds"])]:
+        for cell, number in writes:
+            state[cell] = number
+        out.append({(data["ranks"][k // width], k % width): held[n] for k, n in enumerate(state) if n >= 0})
+    return out
+
+
+@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("p", [1, 2, 3, 8])
+def test_page_holds_what_the_film_holds(name: str, p: int) -> None:
+    schedule = CATALOGUE[name].schedule(p)
+    story, data = film(schedule), page_data(schedule)
+    number = {slot: k for k, slot in enumerate(story.slots)}
+    wanted = [{(rank, number[b, c]): held for (rank, b, c), held in s.items() if held} for s in story.states()]
+    assert contents(data) == wanted
+    assert len(data["rounds"]) == schedule.rounds
+    for frame, played in zip(story.frames, data["rounds"], strict=True):
+        assert [tuple(move[2:5]) for move in played["moves"]] == [(m.source[0], m.target[0], m.op) for m in frame.moves]
+        assert played["words"]
+    assert data["wrong"] == [[]] * (schedule.rounds + 1)
+
+
+@each("name", PLAYED)
+def test_rounds_cost_what_is_counted(name: str) -> None:
+    schedule = CATALOGUE[name].schedule(8)
+    starts, between, inside = map(sum, zip(*(played["cost"] for played in page_data(schedule)["rounds"]), strict=True))
+    counts = count(schedule)
+    most = 0 if schedule.collective == "barrier" else max(counts.most_sent, counts.most_received)
+    assert (starts, inside) == (counts.rounds, 0)
+    assert between >= most - 1e-9
+    if name in ("all_reduce.ring", "all_reduce.circulant", "reduce_scatter.ring", "barrier.dissemination"):
+        assert between == pytest.approx(most)
+
+
+def test_traffic_inside_a_host_costs_no_link() -> None:
+    schedule = spanning("all_reduce", Hosts.parse("2x4"), rails=4)
+    costs, counted = [played["cost"] for played in page_data(schedule)["rounds"]], levels(schedule)
+    assert sum(starts for starts, _, _ in costs) == counted.between
+    assert sum(between for _, between, _ in costs) == pytest.approx(counted.most)
+    assert sum(inside > 0 for _, _, inside in costs) == counted.inside
+
+
+def test_hosts_stand_together() -> None:
+    schedule = spanning("all_gather", Hosts.parse("2x3:round_robin"))
+    data = page_data(schedule)
+    assert data["ranks"] == [0, 2, 4, 1, 3, 5]
+    assert data["hosts"] == [[0, 2, 4], [1, 3, 5]]
+    for move in (move for played in data["rounds"] for move in played["moves"]):
+        assert move[6] == ((move[2] - move[3]) % 2)
+    assert page_data(CATALOGUE["all_gather.ring"].schedule(4))["hosts"] == []
+
+
+def test_page_stands_alone_and_escapes_names() -> None:
+    schedule = trace(lambda r, p: [send(0, 1, 0)], 2, 1, "broadcast", name="</script><script>{{data}}")
+    page = html(schedule)
+    assert page_data(schedule)["name"] == schedule.name
+    assert page.count("<script") == 2
+    assert not re.findall(r"<[^>]* (?:src|href)=", page)
+    assert not re.findall("https?:", page.replace("http://www.w3.org/2000/svg", ""))
+    assert "{{" not in page.replace("{{data}}", "")
+
+
+def test_large_table_says_what_is_left_out() -> None:
+    whole = page_data(CATALOGUE["all_reduce.ring"].schedule(48))
+    assert (whole["left_out"], whole["partial"]) == ("", False)
+    wide = page_data(CATALOGUE["broadcast.binomial"].schedule(100))
+    assert (wide["left_out"], wide["partial"]) == ("Not all of it is shown: only ranks 0..63 of 100.", False)
+    hidden = [move for played in wide["rounds"] for move in played["moves"] if -1 in move[:2]]
+    assert hidden
+    assert all(min(move[2:4]) < 64 <= max(move[2:4]) for move in hidden)
+    long = page_data(CATALOGUE["all_reduce.ring"].schedule(128).replace(name="long"))
+    said = "only ranks 0..63 of 128, chunks 0..63 of 128, rounds 0..34 of 254."
+    assert (long["left_out"], long["partial"]) == (f"Not all of it is shown: {said}", True)
+    assert len(long["rounds"]) == 35
+    with pytest.raises(ArgumentError, match=r"600 chunks each are too many for a page. Draw fewer ranks or chunks"):
+        html(CATALOGUE["all_gather.ring"].schedule(600))
+
+
+def test_notebooks_show_the_player_in_a_frame() -> None:
+    schedule, shown = CATALOGUE["all_reduce.ring"].schedule(4), HTMLFormatter()
+    found = re.fullmatch(r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts" style="[^"]*"></iframe>', shown(schedule))
+    assert found
+    assert unescape(found[1]) == html(schedule)
+    too_large = shown(CATALOGUE["all_gather.ring"].schedule(2000))
+    assert too_large.startswith("<pre>")
+    assert "Draw fewer ranks" in too_large
+
+
+def test_marked_slot_is_that_of_the_proof() -> None:
+    """Nothing is counted twice here, so only the proof knows which slot is wrong before the end."""
+
+    moves = send(1, 0, 1, to=0, op=ADD), send(0, 1, 0)
+    table = trace(lambda r, p: moves, 2, 2, "all_reduce", name="crosses")
+    grid = text(table)
+    before, after = blocks(grid)[:2]
+    assert "✗" not in "".join(before)
+    (line,) = [line for line in after if "✗" in line]
+    assert "chunk 0  ✗0[0]+1[1]" in line
+    assert "crosses is not a correct all_reduce: in round 0 chunk 1 would be added to chunk 0" in " ".join(grid.split())
+    assert "crosses is not a correct all_reduce" in svg(table)
+    wrong = re.findall(r'class="box[^"]* wrong" data-slot="([^"]*)"', svg(table))
+    assert wrong[0] == "1-0-0-0"
+    data = page_data(table)
+    assert "crosses is not a correct all_reduce" in data["fault"]
+    assert data["wrong"] == [[], [0], [0, 1, 2, 3]]

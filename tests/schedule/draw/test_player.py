@@ -1,11 +1,12 @@
 """The page in a real browser: by keys, by pointer, while it plays, on a phone, in dark colours, and read by label."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.support.browser import opened
+from tests.support.browser import browser, missing, opened
 from tests.support.schedule_oracles import twice
 from tests.support.waiting import until
 from unisono.base.link import Link
@@ -16,7 +17,7 @@ from unisono.schedule.draw import html
 from unisono.schedule.draw.film import Film, Held, film
 from unisono.schedule.draw.text import spans
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 STILL = {"reduced_motion": "reduce"}
 NAMES = [
@@ -25,6 +26,12 @@ NAMES = [
 ]  # fmt: skip
 CELLS = "[...document.querySelectorAll('[role=gridcell]')]"
 ROUND = "document.querySelector('.round').textContent"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
 
 
 def page(*names: str, p: int = 5, **more: Any) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from unisono.schedule import ONE_IN, ONE_OUT, Schedule, X, Y
+from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.contract import contract
+from unisono.schedule.exchange import msccl
 
 
 class Step(NamedTuple):
@@ -59,38 +61,33 @@ def fused_ring(p: int) -> str:
     return file("allreduce", p, gpus, (p, 0, 0), in_place=True)
 
 
-def all_pairs(p: int, k: int, *, once: bool = False) -> str:
-    """all_reduce: each gpu gets its k chunks of all others in scratch, adds them up, and sends the sums to all.
-
-    once: its k chunks are all that there are, so the sums stay.
-    """
+def all_pairs(p: int, k: int) -> str:
+    """all_reduce: each gpu gets its k chunks of all others in scratch, adds them up, and sends the sums to all."""
     gpus = []
     for g in range(p):
         peers = [q for q in range(p) if q != g]
         blocks: list[list[Step]] = [[], *([] for _ in peers)]
-        mine = 0 if once else g * k
         for t, q in enumerate(peers):
             blocks[t + 1] = [
-                Step("s", ("i", 0 if once else q * k), ("s", 0), k),
-                Step("r", ("i", mine), ("s", t * k), k, posts=True),
+                Step("s", ("i", q * k), ("s", 0), k),
+                Step("r", ("i", g * k), ("s", t * k), k, posts=True),
             ]
         last = {}
         for t, steps in enumerate(blocks):
             for c in range(t, k, p):
                 wait = join(steps, [(other, 1) for other in range(1, p) if other != t]) if c == t else (-1, -1)
                 for j in range(p - 1):
-                    steps.append(Step("re", ("s", j * k + c), ("i", mine + c), 1, wait))
+                    steps.append(Step("re", ("s", j * k + c), ("i", g * k + c), 1, wait))
                     wait = (-1, -1)
                 steps[-1] = steps[-1]._replace(posts=True)
                 last[t] = len(steps) - 1
-        for t, q in enumerate(peers if not once else ()):
+        for t, q in enumerate(peers):
             steps = blocks[t + 1]
             wait = join(steps, [end for end in last.items() if end[0] != t + 1])
             steps.append(Step("s", ("i", g * k), ("i", g * k), k, wait))
             steps.append(Step("r", ("i", q * k), ("i", q * k), k))
         gpus.append([(-1, -1, 0, blocks[0])] + [(q, q, 0, blocks[t + 1]) for t, q in enumerate(peers)])
-    chunks = k if once else p * k
-    return file("allreduce", chunks, gpus, (chunks, 0, k * (p - 1)), in_place=True)
+    return file("allreduce", p * k, gpus, (p * k, 0, k * (p - 1)), in_place=True)
 
 
 def join(steps: list[Step], waits: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -113,42 +110,11 @@ def all_gather(p: int, in_place: bool) -> str:
     return file("allgather", p, gpus, (0 if in_place else 1, p, 0), in_place)
 
 
-def all_to_all_of_hosts(n: int, m: int) -> str:
-    """all_to_all of n hosts of m gpus: blocks for a host meet at one of its peers in scratch, and go there at once."""
-    p, gpus = n * m, []
-    for g in range(p):
-        host, seat = divmod(g, m)
-        near = [host * m + other for other in range(m) if other != seat]
-        far = [other * m + seat for other in range(n) if other != host]
-        gathered = {h: k * m for k, h in enumerate(other for other in range(n) if other != host)}
-        blocks: list[Block] = []
-        posts = list[tuple[int, int]]()
-        for q in near:
-            steps = [Step("r", ("i", 0), ("s", at + q % m), 1, posts=True) for at in gathered.values()]
-            posts += [(len(blocks), s) for s in range(len(steps))]
-            blocks.append((-1, q, 0, [*steps, Step("r", ("i", 0), ("o", q), 1)]))
-        for q in near:
-            steps = [Step("s", ("i", h * m + q % m), ("s", 0), 1) for h in gathered]
-            blocks.append((q, -1, 0, [*steps, Step("s", ("i", q), ("o", g), 1)]))
-        own = [Step("cpy", ("i", h * m + seat), ("s", at + seat), 1, posts=True) for h, at in gathered.items()]
-        posts += [(len(blocks), s) for s in range(len(own))]
-        blocks.append((-1, -1, 0, [*own, Step("cpy", ("i", g), ("o", g), 1)]))
-        for q in far:
-            at = gathered[q // m]
-            steps = list[Step]()
-            wait = join(steps, [post for post in posts if post[1] == at // m])
-            blocks.append((q, -1, 1, [*steps, Step("s", ("s", at), ("o", 0), m, wait)]))
-            blocks.append((-1, q, 1, [Step("r", ("s", 0), ("o", q // m * m), m)]))
-        gpus.append(blocks)
-    return file("alltoall", p, gpus, (p, p, m * (n - 1)), in_place=False)
-
-
 FILES = {
     **{f"fused ring of {p}": fused_ring(p) for p in (2, 3, 4, 8)},
     **{f"all pairs of {p}, {k} chunks each": all_pairs(p, k) for p, k in ((2, 1), (3, 2), (4, 4), (8, 8))},
-    **{f"all pairs at once of {p}, {k} chunks": all_pairs(p, k, once=True) for p, k in ((2, 1), (4, 4), (8, 8))},
     **{f"all_gather of {p}{' in place' * place}": all_gather(p, place) for p in (2, 5) for place in (True, False)},
-    **{f"all_to_all of {n}x{m}": all_to_all_of_hosts(n, m) for n, m in ((2, 2), (2, 3), (3, 2))},
+    "all_to_all of 2x2": msccl.write(CATALOGUE["all_to_all.hierarchical"].schedule(4)),
 }
 
 
@@ -197,14 +163,11 @@ def interpret(text: str, table: Schedule, seed: int) -> list[str]:
         source, target = (
             [place(gpu, step[f"{end}buf"], int(step[f"{end}off"]) + k) for k in range(many)] for end in ("src", "dst")
         )
-        if kind in ("s", "cpy", "rrc", "rrs", "rrcs", "re"):
-            values = [Counter(memory[slot]) for slot in source]
+        values = came or [Counter(memory[slot]) for slot in source]
         if kind in ("rrc", "rrs", "rrcs"):
-            values = [a + b for a, b in zip(values, came, strict=True)]
+            values = [a + memory[slot] for a, slot in zip(came, source, strict=True)]
         elif kind == "re":
             values = [a + memory[slot] for a, slot in zip(values, target, strict=True)]
-        elif kind in ("r", "rcs"):
-            values = came
         if kind in ("r", "rcs", "rrc", "rrcs", "cpy", "re"):
             for slot, value in zip(target, values, strict=True):
                 memory[slot] = Counter(value)

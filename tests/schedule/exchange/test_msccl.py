@@ -48,19 +48,10 @@ def test_comments_of_other_steps_are_ignored() -> None:
         assert of(changed).digest == other.digest
 
 
-@each("ranks", (2, 3, 5))
-def test_written_files_are_right_in_any_order(ranks: int) -> None:
-    for algorithm in CATALOGUE.values():
-        if algorithm.allows(ranks) and algorithm.collective != "barrier":
-            table = algorithm.schedule(ranks, ranks - 1)
-            text = msccl.write(table)
-            assert not [found for seed in range(3) for found in interpret(text, table, seed)], table.name
-
-
 def test_mutants_that_are_accepted_are_right() -> None:
     """Of random edits of steps, those that are not refused, with the step, do the right thing in any order."""
     draw, accepted, refused = random.Random(0), 0, list[str]()
-    texts = [FILES["all pairs of 3, 2 chunks each"], FILES["all_to_all of 2x2"], FILES["fused ring of 4"]]
+    texts = [FILES["all pairs of 3, 2 chunks each"], FILES["all_gather of 2"], FILES["fused ring of 4"]]
     for _ in range(800):
         text = draw.choice(texts)
         found = draw.choice(list(re.finditer(r'(?<=(?:off|eps|pid|cnt|dep)=")-?\d+|(?<=type=")r?e', text)))
