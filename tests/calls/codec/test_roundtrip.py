@@ -67,8 +67,10 @@ def plain(dtype: torch.dtype) -> torch.Tensor:
     return torch.arange(6 * dtype.itemsize, dtype=torch.uint8).view(dtype).reshape(2, 3)
 
 
+INTEGERS = [sign * number for sign in (1, -1) for number in (2**63 - 1, 2**63, 2**63 + 1, 2**64, 2**200)]
+
 atoms = (
-    st.none() | st.booleans() | st.integers() | st.integers(-(2**200), 2**200) | st.floats() | st.complex_numbers()
+    st.none() | st.booleans() | st.integers() | st.sampled_from(INTEGERS) | st.floats() | st.complex_numbers()
     | st.text(st.characters()) | st.binary()
 )  # fmt: skip
 raw = st.sampled_from([plain(torch.float32), plain(torch.bfloat16).T, torch.ones(()), torch.ones(0, 2), np.ones(5)])
@@ -102,13 +104,11 @@ def test_arrays_of_every_dtype_and_layout(dtype: str) -> None:
         assert same(array, sent(array))
 
 
-def test_views_of_tensors_and_arrays() -> None:
+def test_views_of_tensors() -> None:
     numbers = torch.tensor([1 + 2j, 3 - 4j, 0j])
     for value in (
         torch.arange(10.0)[::5][1:],
         torch.arange(6.0).reshape(3, 2)[2:, 1],
-        np.arange(10.0)[::5][1:],
-        np.arange(6.0).reshape(3, 2)[2:, 1:],
         numbers.conj(),
         numbers.conj().imag,
         numbers[:1].conj().imag,  # contiguous and yet negative
@@ -119,9 +119,10 @@ def test_views_of_tensors_and_arrays() -> None:
     assert sent(value).is_leaf
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, 10**5000, -(10**5000)], ids=hex)
-def test_integers_of_any_size(number: int) -> None:
-    assert sent([number, {number: number}]) == [number, {number: number}]
+def test_integers_longer_than_python_reads() -> None:
+    """Decimal text of more than 4300 digits."""
+    long = 10**5000
+    assert sent([long, {-long: long}]) == [long, {-long: long}]
 
 
 def test_decoded_objects_own_their_memory() -> None:
@@ -154,14 +155,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a dataclass": (Thing(), r"test_roundtrip\.Thing at the top needs pickle=True"),
     "deep inside": ({"model": [0, (1, Thing())]}, r"Thing at \['model'\]\[1\]\[1\] "),
     "in a key": ({1: {(2, Thing()): 0}}, r"Thing at \[1\]\[\(2, .*\)\]\[1\] "),
-    "a type": ([int], r"builtins\.type at \[0\]"),
-    "a function": ([len], "builtin_function_or_method"),
     "a named tuple": (Pair(1, 2), "Pair at the top"),
     "a dict's subclass": (OrderedDict(), "OrderedDict"),
-    "a frozen set": ([frozenset()], "frozenset"),
     "a shape": ([torch.Size([2])], r"torch\.Size at \[0\]"),
-    "a dtype": ([torch.float32], r"torch\.dtype at \[0\]"),
-    "a device": ([torch.device("cpu")], r"torch\.device at \[0\]"),
     "a NumPy scalar": ([np.float64(1)], r"numpy\.float64 at \[0\]"),
     "a parameter": ([torch.nn.Parameter(torch.ones(1))], r"Parameter of torch\.float32 at \[0\]"),
     "a sparse tensor": ([torch.eye(2).to_sparse()], r"Tensor of torch\.float32 at \[0\] .*dense CPU tensors"),
@@ -169,8 +165,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a tensor of many dimensions": ([torch.ones([1] * 65)], r"Tensor .*at \[0\]"),
     "an array of objects": ([np.array([None])], r"ndarray of object at \[0\] .*NumPy arrays of numbers"),
     "an array of strings": (np.array(["ab"]), "ndarray of <U2"),
-    "an array of dates": (np.array(["2020-02"], "M8[M]"), "datetime64"),
-    "an array of structures": (np.zeros(2, "i4,f8"), "ndarray of"),
     "an array in another byte order": (np.zeros(2, ">i4"), "ndarray of >i4"),
     "an array of a subclass": (np.ma.zeros(2), "MaskedArray of float64"),
 }
@@ -187,8 +181,7 @@ def test_other_types_need_pickle(name: str) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls the ones a prototype, the others outdated
 def test_nested_and_quantized_tensors_need_pickle() -> None:
     nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
-    quantized = torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)
-    for tensor in (nested, quantized):
+    for tensor in (nested, torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)):
         with pytest.raises(DTypeError, match=rf"torch\.Tensor of {tensor.dtype} at \[0\] needs pickle=True"):
             encode([tensor])
 

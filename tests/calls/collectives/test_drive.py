@@ -13,7 +13,7 @@ from itertools import count
 from linecache import getline
 from types import FrameType
 from typing import Any
-from unittest.mock import Mock, PropertyMock, patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -26,7 +26,6 @@ from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.calls import coalesced, objects
 from unisono.calls.dispatch import blocks, make
-from unisono.calls.work import Worker
 from unisono.engine.kernels import kernel
 from unisono.ranks.failures import attend
 
@@ -65,7 +64,6 @@ FULL, NO_THREAD = MemoryError("no memory for it"), RuntimeError("can't start new
 NO_HOST, SILENT = LookupError("no such host"), ValueError()
 Fault = tuple[Any, str] | None
 REFUSED: dict[str, tuple[Exception, Fault, Callable[[Any], Any]]] = {
-    "a copy": (FULL, (make, "copy"), lambda group: unisono.all_reduce(torch.ones(2, 3).t(), group=group)),
     "a copy, async": (
         FULL, (make, "copy"), lambda group: unisono.all_reduce(torch.ones(2, 3).t(), group=group, async_op=True)),
     "the first thread": (
@@ -73,15 +71,7 @@ REFUSED: dict[str, tuple[Exception, Fault, Callable[[Any], Any]]] = {
     "the thread of a known call": (
         NO_THREAD, (threading.Thread, "start"), lambda group: unisono.all_reduce(torch.ones(4), "sum", group, True)),
     "objects": (FULL, (objects, "_empty"), lambda group: unisono.all_gather_object([None] * 2, 5, group)),
-    "objects to gather": (
-        FULL, (objects, "_empty"),
-        lambda group: unisono.gather_object(5, None if unisono.get_rank() else [None] * 2, 0, group)),
-    "objects of rank 1": (FULL, (objects, "_empty"), lambda group: unisono.broadcast_object_list([5, 6], 1, group)),
-    "objects to scatter": (
-        FULL, (objects, "_empty"), lambda group: unisono.scatter_object_list([None], [5, 6], 1, group)),
     "ranks": (NO_HOST, None, lambda _: unisono.new_group(range(2) if unisono.get_rank() else raising(NO_HOST))),
-    "ranks, no words": (SILENT, None, lambda _: unisono.new_group(range(2) if unisono.get_rank() else raising(SILENT))),
-    "color": (NO_HOST, None, lambda _: unisono.split(0 if unisono.get_rank() else Color(NO_HOST))),
     "color, no words": (SILENT, None, lambda _: unisono.split(0 if unisono.get_rank() else Color(SILENT))),
 }  # fmt: skip
 """What fails on rank 0: the error, what raises it (None: an argument), and the call."""
@@ -120,11 +110,9 @@ def test_timeout_covers_earlier_calls(where: str) -> None:
         else:
             end = pool.submit(unisono.all_reduce, tensor.clone(), group=group)
             until(group.lock.locked)
-        began = time.monotonic()
         words = "Earlier calls" if where == "the background" else "Another thread of this rank"
         with pytest.raises(unisono.WaitTimeout, match=words):
             unisono.all_reduce(tensor, group=group, timeout_s=0.2)
-        assert time.monotonic() - began < DEADLINE_S / 2
         unisono.barrier()
         with suppress(unisono.UnisonoError):
             end.result()
@@ -310,48 +298,25 @@ def test_missing_message_thread_cancels_message() -> None:
     assert tensor.tolist() == [1.0 - unisono.get_rank()] * 4
 
 
-@in_new_world(2)
-def test_error_behind_busy_worker_ends_group() -> None:
-    """The worker is busy from the moment when this thread has found it idle."""
-    wait_for(unisono.all_reduce(torch.ones(4), async_op=True))
-    if unisono.get_rank():
-        with pytest.raises(unisono.PeerFailed, match="interrupted by UsageError"):
-            unisono.barrier()
-        return
-    busy = patch.object(Worker, "busy", PropertyMock(side_effect=[False, True]))
-    with busy, patch.object(Worker, "finish", side_effect=unisono.UsageError), pytest.raises(unisono.UsageError):
-        unisono.barrier()
-
-
-@pytest.mark.parametrize("form", ["all_reduce", "coalesced"])
+@pytest.mark.parametrize("coalesced", [False, True])
 @pytest.mark.ranks(2)
-def test_fast_path_keeps_errors_of_handlers(form: str) -> None:
-    """A signal comes while a fast path looks for the plan of an earlier call."""
+def test_fast_path_keeps_errors_of_handlers(coalesced: bool) -> None:
+    """One comes while a fast path looks for the plan of an earlier call."""
 
     class Op(str):
-        signals = False
-
         def __hash__(self) -> int:
-            if Op.signals:
-                Op.signals = False
-                signal.raise_signal(signal.SIGUSR1)
+            for error in errors:
+                raise error
             return super().__hash__()
 
-    def stop(*_: object) -> None:
-        raise RuntimeError("out of time")
-
-    op, tensor, usual = Op("sum"), torch.ones(4), signal.signal(signal.SIGUSR1, stop)
-    try:
-        for turn in range(3):
-            Op.signals = turn == 2 and not unisono.get_rank()
-            error: Any = unisono.MismatchError if unisono.get_rank() else RuntimeError
-            with pytest.raises(error, match="out of time") if turn == 2 else nullcontext():
-                if form == "all_reduce":
-                    unisono.all_reduce(tensor, op)
-                else:
-                    unisono.all_reduce_coalesced([tensor], op)
-    finally:
-        signal.signal(signal.SIGUSR1, usual)
+    errors: Iterator[Exception] = iter(())
+    me, op, tensor = unisono.get_rank(), Op("sum"), torch.ones(4)
+    call = partial(unisono.all_reduce_coalesced, [tensor], op) if coalesced else partial(unisono.all_reduce, tensor, op)
+    for _ in range(2):
+        call()
+    errors = iter([] if me else [RuntimeError("a handler's")])
+    with pytest.raises(unisono.MismatchError if me else RuntimeError, match="a handler's"):
+        call()
     assert sums() == SUMS
 
 

@@ -1,9 +1,8 @@
-"""Groups are cheap: hundreds at once, and hundreds one after the other. What they keep for calls ends with them."""
+"""Groups are cheap: hundreds at once. What they keep for calls ends with them."""
 
 import gc
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -14,15 +13,12 @@ import pytest
 import torch
 
 import unisono
-from tests.conftest import examples
 from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.calls.groups import destroy_group, new_group, split
 from unisono.engine.compile.program import Lowering
 from unisono.schedule.algorithms import CATALOGUE
-
-MANY = examples(400)
 
 
 def total(group: unisono.Group, tensor: torch.Tensor) -> float:
@@ -37,13 +33,11 @@ def used() -> dict[str, int]:
     assert not any(map(world.liveness.gone, range(world.size))), "from now on it has a descriptor of each"
     gc.collect()
     unisono.barrier()  # no rank is at work while the others look
-    status, maps = (Path(f"/proc/self/{name}").read_text() for name in ("status", "maps"))
     found = {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
-        "mappings": maps.count("memfd:unisono"),
+        "mappings": Path("/proc/self/maps").read_text().count("memfd:unisono"),
         "shared": os.stat(world.engine.arena.fd).st_blocks * 512,
-        "private": int(status.partition("RssAnon:")[2].split()[0]) << 10,
     }
     unisono.barrier()
     return found
@@ -78,31 +72,6 @@ def test_two_hundred_at_once() -> None:
     destroy_group(new_group())
     # What the heap keeps is bookkeeping of its own: less than a page for each of the groups that were alive.
     assert not grown(before, shared=200 * 4095)
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("way", ["closed", "dropped", "in a cycle"])
-@pytest.mark.ranks(3)
-def test_hundreds_one_after_the_other(way: str) -> None:
-    def loop(count: int) -> None:
-        for k in range(count):
-            group = new_group() if k % 2 else split(0, -unisono.get_rank())
-            assert total(group, torch.empty(3)) == 6.0
-            if way == "closed":
-                destroy_group(group)
-            elif way == "in a cycle":
-                group.plans["myself",] = group
-                del group
-                if k % 10 == 9:
-                    gc.collect()
-        gc.collect()
-        destroy_group(new_group())
-        gc.collect()
-
-    loop(50)
-    before = used()
-    loop(MANY * (1 + (way == "closed")))
-    assert not grown(before, shared=32 * 4096, private=1 << 20)
 
 
 @pytest.mark.ranks(2)
@@ -152,28 +121,21 @@ def test_left_group_serves_those_who_stay(first: int) -> None:
     assert group.engine.arena not in group.engine.lender.left
 
 
-@pytest.mark.ranks(3)
-def test_reachable_memory_lives_until_all_left() -> None:
-    """A progress engine has rings in its rank's heap, which peers read after their sender has left."""
-
-    class Engine:
-        def close(self) -> None:
-            """Nothing is on its way."""
-
+@pytest.mark.ranks(2)
+def test_messages_are_read_after_their_sender_left() -> None:
+    """They lie in its heap, which new groups use only when the receiver has left, too."""
     group = new_group()
-    group.progress_engine = Engine()
-    engine = weakref.ref(group.progress_engine)
-    if unisono.get_rank() != 2:
+    if group.rank == 0:
+        for number in range(3):
+            unisono.send(torch.full((500,), float(number)), 1, group)
         group.close()
     unisono.barrier()
-    destroy_group(new_group())
-    assert engine() is not None
+    assert total(new_group(), torch.empty(2000)) == 3.0
+    noise = [unisono.empty(500).fill_(9.0) for _ in range(20)]
     unisono.barrier()
-    group.close()
-    destroy_group(new_group())
-    assert engine() is None
-    destroy_group(new_group())
-    assert group.engine.arena not in group.engine.lender.left
+    if group.rank == 1:
+        assert [unisono.recv(None, 0, group).unique().tolist() for _ in range(3)] == [[0.0], [1.0], [2.0]]
+    assert all((tensor == 9).all() for tensor in noise)
 
 
 @in_new_world(3)
@@ -222,7 +184,6 @@ def coalesced(group: unisono.Group, **how: Any) -> list[Any]:
 def messages(group: unisono.Group, count: int) -> list[Any]:
     work = unisono.irecv(None, (group.rank + 1) % group.size, group)
     unisono.send(torch.ones(count), (group.rank - 1) % group.size, group)
-    assert work.result().sum() == count
     return [work]
 
 
@@ -240,8 +201,8 @@ def test_dropped_group_needs_no_collector(use: str) -> None:
     gc.collect()
     gc.disable()
     group = new_group()
-    works = [work for work in USES[use](group) if work is not None]
-    assert all(work.wait() for work in works)
+    works = USES[use](group)
+    assert all(work.wait() for work in works if work is not None)
     dropped = weakref.ref(group)
     unisono.barrier()
     del group
@@ -249,23 +210,14 @@ def test_dropped_group_needs_no_collector(use: str) -> None:
         until(lambda: dropped() is None, 20.0)  # the thread that makes calls may hold it a little longer
     finally:
         gc.enable()
-    assert all(work.is_success() for work in works)
 
 
-def left_of(refs: list[tuple[str, weakref.ref[Any]]]) -> list[str]:
-    """What is still there when all ranks have left, and what took its time has ended.
-
-    A thread that was the last to hold a progress engine is there until it has freed that engine's rings.
-    """
-    lender, end = unisono.init().engine.lender, time.monotonic() + 10.0
-    while True:
-        lender.collect()
-        gc.collect()
-        left = [what for what, ref in refs if ref() is not None]
-        left += [one.name for one in threading.enumerate() if one.name.startswith("unisono messages")]
-        if not left or time.monotonic() > end:
-            return left
-        time.sleep(0.001)
+def nothing_left(refs: list[weakref.ref[Any]]) -> bool:
+    """Have they gone, and the threads that free what they were the last to hold?"""
+    unisono.init().engine.lender.collect()
+    gc.collect()
+    threads = [one for one in threading.enumerate() if one.name.startswith("unisono messages")]
+    return not threads and all(ref() is None for ref in refs)
 
 
 def free_bytes() -> int:
@@ -281,8 +233,8 @@ def free_bytes() -> int:
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
 @pytest.mark.ranks(2, hosts=["2x1", "2+1"])
 def test_used_groups_leave_nothing_behind(closes: bool) -> None:
-    wrong, free = list[str](), -1
-    for number in range(3):
+    free = []
+    for _ in range(3):
         group = unisono.new_group()
         sub = unisono.new_group([0, group.size - 1], group=group)
         groups = [one for one in (group, sub) if isinstance(one, unisono.Group)]
@@ -291,13 +243,11 @@ def test_used_groups_leave_nothing_behind(closes: bool) -> None:
         parts = [
             (one, one.engine, one.engine.arena, one.progress_engine, one.span, *one.plans.values()) for one in groups
         ]
-        refs = [(type(part).__name__, weakref.ref(part)) for some in parts for part in some if part is not None]
+        refs = [weakref.ref(part) for some in parts for part in some if part is not None]
         if closes:
             for one in groups:
                 unisono.destroy_group(one)
         del group, sub, groups, one, parts
-        wrong += [f"round {number}: a {what} is left" for what in left_of(refs)]
-        before, free = free, free_bytes()
-        if number and free != before:  # the first round makes what the world itself keeps
-            wrong.append(f"round {number}: {free - before:+} free bytes in the heap")
-    assert wrong == []
+        until(partial(nothing_left, refs), 20.0)
+        free.append(free_bytes())
+    assert free[1] == free[2], "the first round makes what the world itself keeps"

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import unisono
+from tests.calls.collectives.test_exact import wait_for
 from tests.support.on_ranks import in_new_world
 from unisono import ArgumentError, MismatchError
 from unisono.base.config import Config
@@ -32,9 +33,6 @@ class Model(nn.Module):
         self.register_buffer("mask", torch.rand(6) > 0.5)
         self.norm.num_batches_tracked += seed
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.norm(self.first(x)).sum() + self.second(x).square().sum()
-
 
 def values(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -44,23 +42,18 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("of", [lambda model: model, nn.Module.state_dict], ids=["module", "state dict"])
 @pytest.mark.ranks(*SIZES)
-def test_broadcast_module(ranks: int) -> None:
+def test_broadcast_module(ranks: int, of: Callable[[nn.Module], Any]) -> None:
+    """A state dict shows the shared weight under both its names."""
     for src in {0, ranks - 1}:
         model = Model(unisono.get_rank())
         parameters = list(model.parameters())
-        broadcast_module(model, src)
+        broadcast_module(of(model), src)
         assert equal(values(model), values(Model(src)))
         assert all(one is other for one, other in zip(parameters, model.parameters(), strict=True))
         assert model.second.weight is model.first.weight
         assert model.frozen.grad_fn is None
-
-
-@pytest.mark.ranks(*SIZES)
-def test_broadcast_module_of_a_state_dict(ranks: int) -> None:
-    model = Model(unisono.get_rank())
-    broadcast_module(model.state_dict(), ranks - 1)  # shows the shared weight under both its names
-    assert equal(values(model), values(Model(ranks - 1)))
 
 
 @pytest.mark.ranks(*SIZES)
@@ -73,21 +66,6 @@ def test_average_parameters(ranks: int) -> None:
         torch.testing.assert_close(parameter.detach(), expected)
     for name, buffer in model.named_buffers():
         assert torch.equal(buffer, before[name])
-
-
-@pytest.mark.ranks(*SIZES)
-def test_average_gradients_of_the_mean_loss(ranks: int) -> None:
-    inputs = [torch.randn(7, 3, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)]
-    alone, together = Model(5), Model(5)
-    for x in inputs:
-        (alone(x) / ranks).backward()
-    together(inputs[unisono.get_rank()]).backward()
-    average_gradients(together)
-    for (name, one), other in zip(together.named_parameters(), alone.parameters(), strict=True):
-        if other.grad is None:
-            assert one.grad is None, name
-        else:
-            torch.testing.assert_close(one.grad, other.grad)
 
 
 @pytest.mark.ranks(3)
@@ -115,12 +93,11 @@ def layers(*widths: int, dtype: torch.dtype = torch.float32) -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(3, width, dtype=dtype) for width in widths))
 
 
-class Tied(nn.Module):
-    def __init__(self, tied: bool) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(2, 2), nn.Linear(2, 2)
-        if tied:
-            self.two.weight = self.one.weight
+def pair(*, tied: bool) -> nn.ModuleList:
+    both = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    if tied:
+        both[1].weight = both[0].weight
+    return both
 
 
 ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
@@ -132,7 +109,7 @@ ODD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
     "none": (lambda: layers(4), nn.ReLU, "nothing more on rank 2"),
     "a name": (
         lambda: nn.ModuleDict({"a": layers(2)}), lambda: nn.ModuleDict({"b": layers(2)}), r"b\.0\.weight on rank 2"),
-    "what is shared": (lambda: Tied(tied=False), lambda: Tied(tied=True), r"two\.bias on rank 2"),
+    "what is shared": (lambda: pair(tied=False), lambda: pair(tied=True), r"1\.bias on rank 2"),
 }  # fmt: skip
 
 
@@ -159,24 +136,28 @@ def test_gradients_of_models_that_differ() -> None:
             average_gradients(model)
 
 
+def expect_in_heap(*tensors: torch.Tensor) -> None:
+    group = unisono.init()
+    assert all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in tensors)
+
+
 @pytest.mark.ranks(1, 2, 3)
 def test_call_on_the_flat_tensor_is_one_on_all(ranks: int) -> None:
-    me, group = unisono.get_rank(), unisono.init()
+    me = unisono.get_rank()
     leaf = nn.Parameter(torch.arange(6.0).view(2, 3) + me)
     tensors = [torch.full((300, 5), 2.0 + me), leaf, torch.tensor([4, 5]) * me, torch.empty(0), torch.tensor(7.0 * me)]
     before = [tensor.detach().clone() for tensor in tensors]
     floats, integers = flatten_(tensors)
     assert all(map(torch.equal, tensors, before))
-    assert (floats.numel(), integers.numel()) == (1507, 2)
-    assert leaf.is_leaf
-    assert leaf.requires_grad
-    assert all(group.heap_first <= tensor.data_ptr() < group.heap_end for tensor in tensors if tensor.numel())
+    assert (floats.numel(), integers.numel(), leaf.is_leaf, leaf.requires_grad) == (1507, 2, True, True)
+    expect_in_heap(floats, integers, *(tensor for tensor in tensors if tensor.numel()))
     unisono.all_reduce(floats)
     unisono.broadcast(integers, ranks - 1)
     for k in (0, 1, 4):
         unisono.all_reduce(before[k])
     before[2].copy_(torch.tensor([4, 5]) * (ranks - 1))
     assert all(map(torch.equal, tensors, before))
+    assert flatten_([]) == []
 
 
 @pytest.mark.parametrize("full", [[0], [1], [0, 1]])
@@ -207,29 +188,21 @@ def test_moved_tensors_keep_inference_mode(inside: bool) -> None:
         for move in (lambda: flatten_([tensor, weight]), lambda: [*map(unisono.share_, (tensor, weight))]) * 2:
             move()
             unisono.all_reduce(tensor.view(4))
-    assert tensor.tolist() == [[24.0, 24.0]] * 2
+            unisono.all_reduce(tensor.t(), unisono.premul_sum(1.0))
+            wait_for(unisono.all_reduce(tensor.t(), async_op=True))
+    assert tensor.tolist() == [[3.0 * 2**11] * 2] * 2
     assert tensor.is_inference()
     weight.square().sum().backward()
     torch.optim.SGD([weight], 0.5).step()
     assert weight.tolist() == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.ranks(1)
-def test_flatten_takes_nothing_and_refuses() -> None:
-    assert flatten_([]) == []
-    x = torch.ones(4, 5)
-    for tensors, message in (([x, x], "twice"), ([x.t()], r"tensors\[0\]: got a tensor that is not contiguous")):
-        with pytest.raises(ArgumentError, match=message):
-            flatten_(tensors)
-
-
 @pytest.mark.ranks(3)
 def test_shared_parameter_is_the_same_object() -> None:
-    group = unisono.init()
-    weight = nn.Parameter(torch.full((100, 50), group.rank + 1.0))
+    weight = nn.Parameter(torch.full((100, 50), unisono.get_rank() + 1.0))
     assert unisono.share_(weight) is weight
     assert weight.is_leaf
     assert weight.requires_grad
-    assert group.heap_first <= weight.data_ptr() < group.heap_end
+    expect_in_heap(weight)
     unisono.all_reduce(weight, "avg")
     assert (weight == 2).all()

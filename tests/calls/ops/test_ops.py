@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 import unisono
 from unisono.base.errors import AlgorithmError, ArgumentError, DTypeError
-from unisono.calls.ops import PremulSum, ReduceOp, check_op_dtype, make_op, premul_sum, resolve
+from unisono.calls.ops import PremulSum, ReduceOp, make_op, premul_sum, resolve
 from unisono.engine.reducers import OPS, CustomOp
 from unisono.schedule import prove
 from unisono.schedule.algorithms import CATALOGUE
@@ -51,14 +52,6 @@ def test_premultiplied_sums() -> None:
     assert premul_sum(2.5).text == premul_sum(3.5).text  # ranks may differ in their factors
 
 
-def test_factors_that_are_no_number_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="2 elements"):
-        premul_sum(torch.ones(2))
-    for factor in ("2", None, 1j, torch.tensor(1j)):
-        with pytest.raises(DTypeError, match="expected a real number"):
-            premul_sum(factor)
-
-
 @pytest.mark.parametrize(
     ("ops", "error", "says"),
     [
@@ -82,25 +75,6 @@ def test_own_ops_keep_their_flags() -> None:
     assert (op.name, op.commutative, op.associative) == ("lambda", True, False)
     assert make_op(with_factor).name == "with_factor"
     assert make_op(with_factor, name="mine").text.startswith("mine#")
-    with pytest.raises(DTypeError, match="got str"):
-        make_op("sum")
-    with pytest.raises(DTypeError, match=r"name: got .*, expected a str"):
-        make_op(max, name=3)
-    with pytest.raises(ArgumentError, match=r"name: .* has a surrogate"):
-        make_op(max, name="\ud800")
-
-
-def test_ops_take_some_dtypes() -> None:
-    for op, dtype in (("sum", "bool"), ("bxor", "uint64"), ("avg", "complex64"), (make_op(max), "float8_e5m2")):
-        check_op_dtype(op, dtype)
-    for op, dtype in (("avg", "bool"), ("band", "float32"), ("sum", "quint8"), (make_op(max), "quint8")):
-        with pytest.raises(DTypeError, match=f"got {dtype} tensors, expected one of"):
-            check_op_dtype(op, dtype)
-    for dtype in ("bfloat16", "complex128"):
-        check_op_dtype(premul_sum(2), dtype)
-    for dtype in ("int32", "bool", "float8_e5m2"):
-        with pytest.raises(DTypeError, match=f"premul_sum: got {dtype} tensors"):
-            check_op_dtype(premul_sum(2), dtype)
 
 
 # Makers of functions. What is made twice of the same maker is the same op; of two makers, never.
@@ -125,26 +99,14 @@ def contains() -> Callable[[Any, Any], Any]:
 
 
 MAKERS: list[Callable[[], Any]] = [
-    lambda: adds(1),
-    lambda: adds(2),
-    lambda: adds(1.0),
-    lambda: adds((1, 2)),
-    lambda: adds("1"),
-    lambda: adds(True),
-    lambda: adds([1, 2, 3]),
-    lambda: subtracts(1),
-    lambda: defaults(1),
-    lambda: defaults(2),
+    *(partial(adds, weight) for weight in (1, 2, 1.0, (1, 2), "1", True, [1, 2, 3])),
+    *(partial(defaults, weight) for weight in (1, 2)),
+    *(partial(calls, called) for called in (math.gcd, math.hypot, np.maximum, np.minimum, torch.maximum, int)),
     lambda: calls(adds(1)),
     lambda: calls(adds(2)),
-    lambda: calls(math.gcd),
-    lambda: calls(math.hypot),
-    lambda: calls(np.maximum),
-    lambda: calls(np.minimum),
-    lambda: calls(torch.maximum),
-    lambda: calls(int),
     lambda: calls(partial(max, 3)),
     lambda: calls(partial(max, 4)),
+    lambda: subtracts(1),
     lambda: lambda x, y: math.sin(x) + y,
     lambda: lambda x, y: math.cos(x) + y,
     lambda: lambda x, y: sum([x * k for k in range(3)]) + y,
@@ -207,94 +169,48 @@ def test_ranks_agree_on_an_op() -> None:
 SENT = make_op(contains(), name="op")
 
 
-def values(rank: int, count: int = 7) -> torch.Tensor:
-    return (torch.arange(count) * 3 + rank * 5) % 11 + 1.0
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.ranks(3, 4)
 def test_rank_order_of_ops_that_do_not_commute(ranks: int) -> None:
     """An algorithm gives the left fold's result, or is refused to an associative op that does not commute."""
-    me, taken = unisono.get_rank(), list[bool]()
+    me, refused = unisono.get_rank(), list[bool]()
     # Exact in float64 and associative, not commutative: keep the first that is not zero.
     first = unisono.make_op(lambda x, y: x if x != 0.0 else y, name="first")
     either = unisono.make_op(lambda x, y: max(x, y), commutative=True, name="larger")
-    mine = torch.tensor([float(me), me + 1.0, 0.0])
     for algorithm in CATALOGUE.values():
         if algorithm.collective != "all_reduce" or not algorithm.allows(ranks):
             continue
-        tensor = mine.clone()
-        unisono.all_reduce(tensor, either, algorithm=algorithm.name)
-        assert tensor.tolist() == [ranks - 1.0, ranks, 0.0], algorithm.name
-        tensor = mine.clone()
+        tensor, larger = (torch.tensor([float(me), me + 1.0, 0.0]) for _ in range(2))
+        unisono.all_reduce(larger, either, algorithm=algorithm.name)
+        assert larger.tolist() == [ranks - 1.0, ranks, 0.0], algorithm.name
         try:
+            prove(algorithm.schedule(ranks), ordered=True)
+            refused.append(False)
+        except AlgorithmError:
+            refused.append(True)
+        words = (
+            pytest.raises(unisono.ArgumentError, match="is not declared commutative") if refused[-1] else nullcontext()
+        )
+        with words:
             unisono.all_reduce(tensor, first, algorithm=algorithm.name)
-        except unisono.ArgumentError as error:
-            assert "is not declared commutative" in str(error)  # noqa: PT017  the other outcome is as good
-            with pytest.raises(AlgorithmError, match="for ops that do not commute"):
-                prove(algorithm.schedule(ranks), ordered=True)
-            taken.append(False)
-        else:
             assert tensor.tolist() == [1.0, 1.0, 0.0], algorithm.name
-            taken.append(True)
-    assert min(taken.count(True), taken.count(False)) >= 3
-
-
-@pytest.mark.ranks(3)
-def test_op_that_does_not_associate_is_refused() -> None:
+    assert min(refused.count(True), refused.count(False)) >= 3
     op = unisono.make_op(torch.maximum, commutative=True, associative=False)
     with pytest.raises(unisono.ArgumentError, match="declared not associative"):
-        unisono.all_reduce(values(unisono.get_rank()), op, algorithm="ring")
-    unisono.barrier()
+        unisono.all_reduce(torch.ones(9), op, algorithm="ring")
 
 
 @pytest.mark.ranks(2, hosts="2x1")
-def test_quantized_tensors_move_with_their_scale() -> None:
+def test_quantized_tensors_keep_their_bits() -> None:
+    """On ranks that have made the same call with another scale before."""
     me = unisono.get_rank()
 
-    def quantized(rank: int, scale: float = 0.5) -> torch.Tensor:
-        return torch.quantize_per_tensor(values(rank), scale, 3, torch.quint8)
+    def quantized(rank: int, scale: float) -> torch.Tensor:
+        return torch.quantize_per_tensor((torch.arange(7) * 3 + rank * 5) % 11 + 1.0, scale, 3, torch.quint8)
 
-    for scales in ((0.5, 0.5), (0.5, 0.25), (0.25, 0.25), (0.5, 0.25), (0.5, 0.5)):  # some calls are known by then
-        tensor = quantized(me, scales[me])
-        if scales[0] == scales[1]:
-            unisono.broadcast(tensor, 1)
-            assert torch.equal(tensor.int_repr(), quantized(1, scales[1]).int_repr())
-        else:
-            with pytest.raises(unisono.MismatchError, match=r"(?s)\* 0\.25 \+ 3.* \* 0\.5 \+ 3"):
-                unisono.broadcast(tensor, 1)
-            assert torch.equal(tensor.int_repr(), quantized(me, scales[me]).int_repr())
-    out = [quantized(0) for _ in range(2)]
-    unisono.all_gather(out, quantized(me))
-    assert all(torch.equal(one.int_repr(), quantized(rank).int_repr()) for rank, one in enumerate(out))
-
-
-@pytest.mark.parametrize("sizes", [(4, 4), (4, 6)])
-@pytest.mark.ranks(2)
-def test_quantized_blocks_have_one_scale(sizes: tuple[int, int]) -> None:
-    """On all ranks, and in inputs and outputs."""
-    me = unisono.get_rank()
-
-    def blocks(scale: float, *counts: int) -> list[torch.Tensor]:
-        return [torch.quantize_per_tensor(torch.arange(n / 2), scale, 0, torch.quint8) for n in counts]
-
-    def calls(inp: float, out: float) -> list[Callable[[], Any]]:
-        parts, whole, mine = blocks(out, *sizes), blocks(inp, *sizes), 2 * [sizes[me]]
-        (one,), ((flat,), (flat_out,)) = blocks(inp, sizes[me]), (blocks(scale, 4) for scale in (inp, out))
-        return [
-            lambda: unisono.all_gather(parts, one),
-            lambda: unisono.gather(one, None if me else parts, 0),
-            lambda: unisono.scatter(blocks(out, sizes[me])[0], None if me else whole, 0),
-            lambda: unisono.all_to_all(parts, blocks(inp, *mine)),
-            lambda: unisono.all_to_all_single(flat_out, flat),
-        ]
-
-    for call in calls(0.5, 0.5):
-        call()
-    for call in calls(0.25, 0.25) if me else calls(0.5, 0.5):
-        with pytest.raises(unisono.MismatchError, match=r"\* 0\.(5|25) \+ 0"):  # a peer may not have told its own yet
-            call()
-    for k, call in enumerate(calls(0.25, 0.5)):
-        if k not in (1, 2):  # which have both lists on the root only
-            with pytest.raises(unisono.ArgumentError, match="quantization"):
-                call()
+    for scale in (0.5, 0.25, 0.5):
+        tensor, out = quantized(me, scale), [quantized(0, scale) for _ in range(2)]
+        unisono.all_gather(out, tensor)
+        unisono.broadcast(tensor, 1)
+        assert torch.equal(tensor.int_repr(), quantized(1, scale).int_repr())
+        assert all(torch.equal(one.int_repr(), quantized(rank, scale).int_repr()) for rank, one in enumerate(out))

@@ -1,13 +1,8 @@
-"""Every algorithm over hosts, with every setting that shapes programs, and long vectors: against the oracle."""
+"""Every algorithm over hosts, tables of the user's own, and long vectors: against the oracle."""
 
-import os
 import random
-import signal
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -21,25 +16,14 @@ from tests.support.matrix_driver import check, forget
 from tests.support.on_ranks import in_new_world
 from tests.support.ports import free_port
 from tests.support.programs import Python, place
-from tests.support.waiting import until
 from tests.support.worlds import OnHosts
 from unisono.base.config import Config, environment_name
 from unisono.base.errors import MismatchError
-from unisono.ranks.failures import attend
-from unisono.schedule import ADD, COPY, ROOTED, Hosts, Rows, T, Transfer, Y, send
+from unisono.schedule import ADD, COPY, ROOTED, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
-from unisono.schedule.choose.over_hosts import choose_spanning
 
 SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "inputs are kept": {"keep_inputs": 1},
-    "short segments": {"segment_bytes": 4096},
-    "zero copy, two steps": {"zero_copy_bytes": 0, "one_shot_bytes": 0, "crowd_one_shot_bytes": 0, "inline_bytes": 0},
-    "one step, memory of others": {"one_shot_bytes": 1 << 30, "crowd_one_shot_bytes": 1 << 30, "cross_memory_bytes": 1},
-}
-
-COUNTS = (1, 1_001)
 LONG = 300_001
 """Elements of four bytes: longer than what is copied before it is sent, and no multiple of any number of ranks."""
 
@@ -87,7 +71,7 @@ OWN = {
 }
 
 
-def make_calls(collective: str, name: Any, count: int, *, shared: bool = False) -> None:
+def make_calls(collective: str, name: Any, count: int) -> None:
     """Make a call with the first root and the last, twice, so that what is kept of one call is used by the next."""
     if collective == "barrier":
         unisono.barrier()
@@ -95,42 +79,27 @@ def make_calls(collective: str, name: Any, count: int, *, shared: bool = False) 
     form = f"{collective}_single" if f"{collective}_single" in FORMS else collective
     for root in {0, unisono.get_world_size() - 1} if form in ROOTED else {0}:
         for alias, seed in product((False, True) if form in ALIASED else (False,), (0, 1)):
-            case = Case(form, "float32", ops(form, "float32")[0], count, root=root, seed=seed, exact=True)
-            check(replace(case, shared=shared, alias=alias), name)
+            op = ops(form, "float32")[0]
+            check(Case(form, "float32", op, count, root=root, seed=seed, exact=True, alias=alias), name)
     if count == LONG:
         forget()
 
 
-def everything(counts: tuple[int, ...], seed: str, *, shared: bool = False) -> None:
+def everything(seed: str) -> None:
     """Make calls by all algorithms; if there is a seed, by an eighth of them, which it draws."""
     names = [(one.collective, one.name) for one in CATALOGUE.values() if one.allows(unisono.get_world_size())]
-    own = [(collective, function) for collective, functions in OWN.items() for function in functions]
-    made = [*names, *own]
+    made = [*names, *((collective, function) for collective, functions in OWN.items() for function in functions)]
     for collective, name in random.Random(seed).sample(made, len(made) // 8) if seed else made:
-        for count in counts:
-            make_calls(collective, name, count, shared=shared)
-
-
-def seed(*case: str) -> str:
-    """What draws the algorithms of a case: always the same eighth, and all in `make nightly`."""
-    return "" if NIGHTLY else f"{case}"
+        for count in (1, 1_001, LONG):
+            make_calls(collective, name, count)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_algorithm(on_hosts: OnHosts, shape: str) -> None:
-    on_hosts(shape).run(everything, (*COUNTS, LONG), seed(shape))
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.sampled(most=4)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_algorithm_with_every_setting(setting: str, shape: str) -> None:
-    config = unisono.Config(**SETTINGS[setting])
-    with unisono.World(Hosts.parse(shape).ranks, hosts=shape, config=config, timeout_s=RUN_S) as world:
-        world.run(everything, (1_001,), seed(shape, setting), shared=setting.startswith("zero copy"))
+    """By day the same eighth of them."""
+    on_hosts(shape).run(everything, "" if NIGHTLY else f"{(shape,)}")
 
 
 UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
@@ -170,9 +139,8 @@ def _by_the_neighbour(r: Rows, p: int) -> Iterator[Transfer]:
 
 @pytest.mark.ranks(hosts="2x2")
 def test_table_may_move_uneven_blocks() -> None:
-    for blocks in ("even", "uneven", "even"):
-        for seed in range(3):
-            check(Case("all_to_all", "float32", "-", 5, blocks=blocks, seed=seed), _by_the_neighbour)
+    for seed, blocks in enumerate(("even", "uneven", "even")):
+        check(Case("all_to_all", "float32", "-", 5, blocks=blocks, seed=seed), _by_the_neighbour)
 
 
 @algorithm("broadcast", chunks=2)
@@ -205,9 +173,7 @@ import torch, unisono
 from tests.fuzz.ranks import make_every_call
 group = unisono.init()
 make_every_call(group, (3, 5_000, 300_001))
-tensor = torch.arange(300_001, dtype=torch.double) / (3 + group.rank)
-unisono.all_reduce(tensor)
-print(group.hosts.text, group.engine.config.segment_bytes, tensor.view(torch.int64).sum().item())
+print(group.hosts.text, group.engine.config.segment_bytes)
 unisono.shutdown()
 """
 
@@ -221,18 +187,10 @@ def test_hosts_with_settings_of_their_own(python: Python) -> None:
         more = {"UNISONO_HOST_ID": rank // 2, "UNISONO_TIMEOUT_S": 60, **own}
         ranks.append(python("-c", SCRIPT, **place(rank, 4, port), **more))
     said = [rank.communicate(timeout=RUN_S)[0].split() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * 4
-    assert [words[:2] for words in said] == [["2x2", f"{64 << 10}"]] * 2 + [["2x2", f"{1 << 20}"]] * 2
-    assert len({tuple(words[2:]) for words in said}) == 1
+    assert said == [["2x2", f"{64 << 10}"]] * 2 + [["2x2", f"{1 << 20}"]] * 2
 
 
 N = 300_007
-
-
-def test_long_vectors_go_in_pieces() -> None:
-    for name in ("all_reduce", "broadcast", "all_gather", "all_to_all"):
-        assert choose_spanning(name, 8 * N, Hosts.parse("2x2")).pieces == 4
-        assert choose_spanning(name, 8000, Hosts.parse("2x2")).pieces == 1
 
 
 @pytest.mark.ranks(hosts=["2x1", "3+1"])
@@ -279,30 +237,3 @@ def test_shared_tensors_on_one_rank_of_a_host(config: Config, odd: int) -> None:
         tensor = group.empty(COUNT) if group.rank == odd else torch.empty(COUNT)
         unisono.all_reduce(tensor.copy_((torch.arange(COUNT) * (group.rank + 3) % 251).float() + turn))
         assert torch.equal(tensor, sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4)))
-
-
-@in_new_world(4, hosts="2x2")
-def test_rank_raises_when_no_neighbour_needs_it() -> None:
-    """Ranks 0 and 1 are in a call when the other host makes another one. Rank 1 is held up there."""
-    group = unisono.init()
-    me = group.rank
-    unisono.all_reduce(torch.ones(3))
-    pid, number = group.engine.arena.board(1).pid, group.engine.call_number
-
-    def hold_up() -> None:
-        until(lambda: group.engine.entered(1) >= number)
-        os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.7)
-        os.kill(pid, signal.SIGCONT)
-
-    with ThreadPoolExecutor(1) as pool:
-        if me == 0:
-            pool.submit(hold_up)
-        attend._COLLECT_S = 0.1  # rank 1 does not tell its call
-        with pytest.raises(unisono.MismatchError) as raised:
-            unisono.all_reduce(torch.ones(1 << 23 if me < 2 else 5))
-    assert "float32[8388608]" in str(raised.value)
-    assert "float32[5]" in str(raised.value)
-    tensor = torch.full((3,), 10.0**me)
-    unisono.all_reduce(tensor)
-    assert tensor[1].item() == 1111.0

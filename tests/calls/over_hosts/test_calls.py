@@ -1,4 +1,4 @@
-"""Collectives over several hosts: order, bits, groups, errors, calls that are made again, that wait, or in two jobs."""
+"""Collectives over several hosts: order, bits, groups, calls that are made again, or in two jobs."""
 
 import contextlib
 import gc
@@ -19,7 +19,6 @@ from tests.fuzz.ranks import make_every_call
 from tests.support.on_ranks import in_new_world
 from tests.support.values import values
 from tests.support.waiting import until
-from unisono.engine.compile.program import DONE, WAITING
 
 
 @pytest.mark.sampled(most=1)
@@ -49,23 +48,6 @@ def test_repeated_sums_have_the_same_bits() -> None:
     assert all(torch.equal(sums[0], other) for other in (*sums, *everywhere))
 
 
-@pytest.mark.ranks(hosts=["2x2", "3+1"])
-def test_groups_inside_a_host_and_over_hosts() -> None:
-    me, hosts = unisono.get_rank(), unisono.init().hosts
-    host, seat = hosts.members[hosts.host_of(me)], hosts.seat(me)
-    inside = unisono.split(hosts.host_of(me))
-    assert inside.hosts.text == str(len(host))
-    rail = [other[seat] for other in hosts.members if len(other) > seat]
-    for group, members in (
-        (inside, host), (unisono.split(seat), rail), (unisono.split(0, key=-me), range(4)),
-        (unisono.new_group([1, 3]), [1, 3]),
-    ):  # fmt: skip
-        if group:
-            tensor = torch.full((300,), 10.0**me)
-            unisono.all_reduce(tensor, group=group)
-            assert tensor[5].item() == sum(10.0**other for other in members)
-
-
 @in_new_world(2, config=unisono.Config(debug=1), hosts="2x1")
 def test_each_call_over_hosts_has_its_debug_line() -> None:
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -79,9 +61,6 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
         assert "takes about" in line.partition("; ")[2]
 
 
-F64 = torch.float64
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("n", [1000, 300_000])
 @pytest.mark.ranks(hosts=["2x1", "2x2"])
@@ -90,18 +69,16 @@ def test_calls_take_old_and_new_tensors(n: int) -> None:
     tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
     wide = torch.empty(size * n, dtype=torch.float64)
     for turn in range(12):
-        tensor = tensors[turn * turn % 5 % 3]
-        tensor.copy_(values(n, me + 7 * turn, F64))
-        unisono.all_reduce(tensor)
-        assert tensor.equal(sum(values(n, rank + 7 * turn, F64) for rank in range(size)))
-        tensor.copy_(values(n, me + 7 * turn, F64))
-        unisono.all_gather_single(wide, tensor)
-        assert wide.equal(torch.cat([values(n, rank + 7 * turn, F64) for rank in range(size)]))
-        parts = [torch.empty(n, dtype=torch.float64) for _ in range(size)]
-        unisono.all_gather(parts, tensor)
-        assert all(part.equal(values(n, rank + 7 * turn, F64)) for rank, part in enumerate(parts))
+        tensor, every = (
+            tensors[turn * turn % 5 % 3],
+            [values(n, rank + 7 * turn, torch.float64) for rank in range(size)],
+        )
+        unisono.all_reduce(tensor.copy_(every[me]))
+        assert tensor.equal(sum(every))
+        unisono.all_gather_single(wide, tensor.copy_(every[me]))
+        assert wide.equal(torch.cat(every))
         unisono.broadcast(tensor, turn % size)
-        assert tensor.equal(values(n, turn % size + 7 * turn, F64))
+        assert tensor.equal(every[turn % size])
 
 
 @pytest.mark.sampled(most=1)
@@ -115,19 +92,6 @@ def test_memory_of_tensors_is_not_kept(n: int) -> None:
         unisono.all_reduce(torch.from_numpy(array))
         del array
     assert [one() is None for one in seen] == [True] * 4
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.ranks(hosts=["2x1", "2x2"])
-def test_later_calls_ignore_refused_ones() -> None:
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    for turn in range(12):
-        for _ in range(turn % 3):
-            tensor = values(5, me + turn)
-            unisono.all_reduce(tensor)
-            assert tensor.equal(sum(values(5, rank + turn) for rank in range(size)))
-        with pytest.raises(unisono.MismatchError):
-            unisono.all_reduce(values(5, me), "sum" if me != turn % size else "max")
 
 
 def every_call() -> None:
@@ -173,25 +137,6 @@ def test_wait_for_a_host_leaves_the_processor() -> None:
         time.sleep(wait_s)
     unisono.all_reduce(tensor)
     assert time.process_time() - before < 0.06 * wait_s
-
-
-@pytest.mark.sampled(most=2)
-@pytest.mark.parametrize(("shape", "late"), [("2x1", 1), ("2x2", 1), ("2x2", 2)])
-@in_new_world(hosts="shape")
-def test_call_that_waits_comes_back_and_goes_on(shape: str, late: int, tmp_path: Path) -> None:
-    group, tensor, seen = unisono.init(), torch.ones(3), set()
-    unisono.all_reduce(tensor)
-    if group.rank == 0:
-        ((plan,), place) = group.plans.values(), tensor.data_ptr()
-        while (outcome := group.run(plan.address, place, place, group.state)) != DONE:
-            seen.add(outcome)
-            (tmp_path / "came back").touch()
-        assert WAITING | late << 8 in seen
-        assert {outcome & 0xFF for outcome in seen} == {WAITING}
-    else:
-        until(lambda: group.rank != late or (tmp_path / "came back").exists())
-        unisono.all_reduce(tensor)
-    assert tensor[1].item() == group.size**2
 
 
 @in_new_world(2, hosts="2x1", timeout_s=90, gives=[7, 7])

@@ -1,28 +1,24 @@
-"""What ranks of several hosts say when one of them dies, aborts, is late, or leaves; and how they go on."""
+"""What ranks of several hosts say when one aborts, leaves or is cut off, or loses its sentinel; and how they go on."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import in_world
+from tests.support.fake_hosts import send_with_spare
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
-from unisono.base.records import Departure, DepartureKind
-from unisono.engine.compile.program import DONE, WAITING, Op, RowWord, StateWord
-from unisono.hosts.span import Span
+from unisono.base.config import Config
+from unisono.engine.carrier import Lost
+from unisono.engine.compile.program import DONE, LOST, WAITING, Op, RowWord, StateWord
+from unisono.hosts import far
 from unisono.ranks.failures.attend import Watch
 from unisono.tools.testing.chaos import stop_at_row
-
-
-def until_it_fails() -> unisono.PeerError:
-    tensor = torch.ones(10)
-    while True:
-        try:
-            unisono.all_reduce(tensor.fill_(1.0))
-        except unisono.PeerError as error:
-            return error
 
 
 @pytest.mark.ranks(hosts="2x2")
@@ -38,26 +34,6 @@ def test_abort_ends_sub_groups(tmp_path: Path) -> None:
         with pytest.raises(unisono.PeerFailed, match="enough"):
             unisono.recv(src=1 - inner.rank, group=inner)
     unisono.barrier()  # the world goes on
-
-
-@pytest.mark.ranks(hosts="2x2")
-def test_chain_of_waits_crosses_hosts(tmp_path: Path) -> None:
-    """Ranks 2 and 3 are on one host; rank 3 is in the user's code, rank 2 waits for it, and rank 0 for rank 2."""
-    me, word = unisono.get_rank(), torch.zeros(1, dtype=torch.int64)
-    if me == 0:
-        with pytest.raises(unisono.WaitTimeout) as late:
-            unisono.recv(word, src=2, timeout_s=1.0)
-        (tmp_path / "late").touch()
-        for words in ("for rank 2.", "waits in recv(int64[1], src=3, tag=0)", "for rank 3"):
-            assert words in str(late.value)
-        unisono.recv(word, src=2)
-        assert int(word) == 47
-    if me == 3:
-        until((tmp_path / "late").exists, 40.0)
-        unisono.send(word + 7, dst=2)
-    if me == 2:
-        unisono.recv(word, src=3)
-        unisono.send(word + 40, dst=0)
 
 
 @pytest.mark.ranks(hosts="2x1")
@@ -93,42 +69,6 @@ def test_messages_of_departed_ranks_arrive(monkeypatch: pytest.MonkeyPatch) -> N
         group.close()
     unisono.barrier()
     assert tensor[3].item() == 11.0
-
-
-@pytest.mark.parametrize("how", [DepartureKind.RETURNED, DepartureKind.ENDED])
-@in_world("2x2", all_give=101.0)
-def test_departed_rank_is_awaited_until_known(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: DepartureKind
-) -> float:
-    """Its host has told that it has left the world, and not yet what it has done in the group; then bad news come of
-    somebody else, so this rank looks at once. If its program has ended, it is known that it had ended its part.
-    """
-    world, pair = unisono.init(), unisono.new_group([0, 2])
-    tensor, left = torch.full((10,), 10.0**world.rank), Departure(how, "has left")
-    if not pair:
-        return 101.0
-    if world.rank == 0:
-        look, looks, must_look = Watch.look, [], Span.must_look
-
-        def look_at_once(watch: Watch, *given: Any) -> None:
-            with monkeypatch.context() as patch:
-                if len(looks) < 2:
-                    patch.setattr(pair.liveness, "gone", lambda rank: left if rank else None)
-                    patch.setattr(pair.engine, "has_ended", lambda _: how is DepartureKind.ENDED)
-                look(watch, *given)
-            looks.append(pair.engine.entered(1))
-            if len(looks) == 2:
-                (tmp_path / "looked").touch()
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Watch, "look", look_at_once)
-            patch.setattr(Span, "must_look", lambda span: must_look(span) or True)
-            unisono.all_reduce(tensor, group=pair)
-        assert looks[:2] == [0, 0]
-    else:
-        until((tmp_path / "looked").exists)
-        unisono.all_reduce(tensor, group=pair)
-    return tensor[3].item()
 
 
 @pytest.mark.ranks(hosts="2x1")
@@ -176,3 +116,77 @@ def test_news_are_read_at_the_end_of_a_call(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(plan.kept[0]) in stops
     assert group.span.seen.value >= before
     assert tensor[3].item() == 4.0
+
+
+def until_it_fails() -> unisono.PeerError:
+    tensor = torch.ones(10)
+    while True:
+        try:
+            unisono.all_reduce(tensor.fill_(1.0))
+        except unisono.PeerError as error:
+            return error
+
+
+def lose_sentinel(group: Any) -> None:
+    """Kill both processes of this host's sentinel, where it cannot be started again."""
+    patch.object(far, "start_again", side_effect=OSError).start()
+    send_with_spare(group.span.far, signal.SIGKILL)
+
+
+@pytest.mark.long
+@in_new_world(
+    3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0, host_silence_s=1.5), gives=[(1,), (0, 2), (1,)]
+)
+def test_calls_without_waits_tell_of_a_cut() -> tuple[int, ...]:
+    """Messages of a host go on for a while where only its sentinel has been killed. A call that waits for less than
+    four seconds does not look at its peers.
+    """
+    group = unisono.init()
+    unisono.barrier()
+    if group.rank == 1:
+        lose_sentinel(group)
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    return error.failed
+
+
+@in_new_world(3, hosts="3x1", config=Config(host_silence_s=0.5), timeout_s=60)
+def test_host_without_messages_is_left_out() -> None:
+    """The one with the higher number; though sentinels hear both."""
+    group, tensor = unisono.init(), torch.ones(10)
+    unisono.barrier()
+
+    def fail(*_: int) -> int:
+        group.span.call = Mock(failure=Lost(2 - group.rank, "no route to host"))
+        return LOST | 2 - group.rank << 8
+
+    if group.rank != 1:
+        group.run = fail
+    error = until_it_fails()
+    assert isinstance(error, unisono.PeerGone)
+    if group.rank == 2:
+        with pytest.raises(unisono.LeftOut):
+            group.shrink()
+        return
+    assert error.failed == (2,)
+    assert "which exchanges no messages with host" in str(error)
+    smaller = group.shrink()
+    assert smaller.world_ranks == (0, 1)
+    unisono.all_reduce(tensor, group=smaller)
+    assert bool((tensor == 2.0).all())
+
+
+@in_new_world(2, hosts="1+1", timeout_s=60)
+def test_next_sentinels_cost_no_descriptors() -> None:
+    group, open_ones = unisono.init(), list[int]()
+    sentinel = group.span.far  # type: ignore[union-attr]
+    until(lambda: sentinel.sentinel_pid > 0)
+    for _ in range(3):
+        before, changed = sentinel.sentinel_pid, torch.zeros(1)
+        if group.rank == 0:
+            os.kill(before, signal.SIGKILL)
+        while not changed:
+            changed.fill_(group.rank or sentinel.sentinel_pid not in (0, before))
+            unisono.all_reduce(changed, "min")
+        open_ones.append(len(os.listdir("/proc/self/fd")))
+    assert open_ones[2] <= open_ones[0]
