@@ -5,11 +5,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.mailboxes import RING, Boxes, Make, mailboxes
+from tests.support.mailboxes import RING, Boxes, Mailboxes, Make
 from tests.support.weak_memory import Memory
+from unisono.base.config import Config
 from unisono.engine import memory_order
 from unisono.engine.mailbox import channel, far_channel
 from unisono.engine.memory import board
+from unisono.engine.memory.arena import Arena
 
 
 @pytest.fixture
@@ -35,9 +37,20 @@ def boxes(small: None, request: pytest.FixtureRequest) -> Iterator[Make]:
 
         def make(ranks: int) -> Boxes:
             hosts = f"1x{ranks}" if request.param == "near" else f"{ranks}x1"
-            made = stack.enter_context(mailboxes(hosts, prompt=True))
+            made = stack.enter_context(Mailboxes(hosts, prompt=True))
             for box in made.boxes:
                 box.listen_to_all()
             return made.boxes
 
         yield make
+
+
+SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    """That of three ranks, with small heaps."""
+    arena = Arena.create(3, SMALL)
+    yield arena
+    arena.close()

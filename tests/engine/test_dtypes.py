@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from tests.support.mailboxes import Make, receive, run, send, values
 from tests.support.programs import run_python
 from unisono import ArgumentError
 from unisono.base.dtype_codes import DTYPE_CODES as CODES
-from unisono.base.errors import DTypeError, InternalError
+from unisono.base.errors import DTypeError
 from unisono.base.records import digest
 from unisono.calls.arguments import check_tensor
 from unisono.calls.codec import decode, encode
@@ -52,19 +51,3 @@ def test_decoder_names_a_dtype_that_it_lacks(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delitem(tensors.DTYPES, CODES["float16"])
     with pytest.raises(ArgumentError, match="got dtype 'float16'"):
         decode(sent.numpy())
-
-
-class Odd(torch.Tensor):
-    """A tensor that claims to be longer than it is."""
-
-    nbytes = 8000  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("early", [True, False])
-def test_bytes_must_fit_dtype_and_shape(boxes: Make, early: bool) -> None:
-    a, b = boxes(2)
-    if early:
-        receive(b, None, 0)
-    send(a, values(1000).as_subclass(Odd)[:4], 1)
-    with pytest.raises(InternalError, match=r"rank 0 .*has sent 8000 bytes for int64\[4\]"):
-        run(a, b)

@@ -1,7 +1,6 @@
 """Files that are made once and kept: which are believed, which are made again; and the programs of large groups."""
 
 import os
-import pickle
 import time
 from pathlib import Path
 
@@ -94,19 +93,6 @@ def test_kept_programs_are_what_compilation_gives(folder: Path) -> None:
         assert all(same(program(RING, lowering, rank), wanted[rank]) for rank in range(RANKS))
         assert [path.stat().st_ino for path in files(folder)] == before
         assert len(before) == number
-
-
-def test_programs_of_small_groups_are_not_kept(folder: Path) -> None:
-    program(CATALOGUE["all_reduce.ring"].schedule(8), Lowering(), 3)
-    assert not files(folder)
-
-
-def test_damaged_file_is_made_again(folder: Path) -> None:
-    first = program(RING, Lowering(), 5)
-    (path,) = files(folder)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert same(program(RING, Lowering(), 5), first)
-    assert pickle.loads(pickle.loads(path.read_bytes()[16:])[5]).name == RING.name  # noqa: S301
 
 
 def test_wrong_table_is_refused_and_not_kept(folder: Path) -> None:

@@ -1,177 +1,230 @@
-"""Lanes: several threads of a rank share a long move."""
+"""Lanes: threads of a rank that share a long move. The words that they share, in many orders of their steps.
 
-import ctypes
-import errno
+The functions of `kernels.lanes` run here themselves, each in a thread. Before each step on a shared word a thread lets
+the scene choose who goes on; a thread that spins lets the others go on. The scene tries all orders with few changes of
+the thread where it could have gone on. The order of stores on weak processors is not tried here.
+"""
+
 import os
-import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import unisono
 from tests.support.lanes import with_lanes
 from tests.support.on_ranks import in_new_world
+from tests.support.weak_memory import LANES, OUT, OWN, PLAN, ROW, STATES, TARGET, Memory, as_python, explore, put_words
 from unisono.calls.dispatch import planning
-from unisono.engine.compile.program import (
-    CROSSED,
-    DONE,
-    FAILED,
-    IN,
-    ROOM,
-    LineWord,
-    PlanWord,
-    RefWord,
-    RowWord,
-    StateWord,
-)
-from unisono.engine.helpers import Helpers
-from unisono.engine.kernels import kernel
+from unisono.engine.compile.program import DONE, FAILED, LaneWord, PlanWord, RowWord, StateWord
+from unisono.engine.kernels import lanes
 
-MOST_S = 60.0
-COMBINE = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 6)
+PIECES, ELEMENTS, CHANGES, LONG_S = 2, 13, 3, 30.0
+
+
+class Threads(Memory):
+    """Threads of which one runs at a time, on memory that keeps its order. choose: see `explore`.
+
+    done: job and number of each element that was moved, and the thread that has moved it.
+    """
+
+    def __init__(self, choose: Callable[[int], int], changes: int = CHANGES) -> None:
+        super().__init__(choose)
+        self._changes = changes
+        self._locks: dict[str, threading.Semaphore] = {}
+        self._asleep: dict[str, int] = {}
+        self._errors: list[BaseException] = []
+        self.words: dict[int, int] = {}
+        self.done: list[tuple[int, int, str]] = []
+        self.now = ""
+
+    def run(self, bodies: dict[str, Callable[[], object]]) -> None:
+        """Run these to their ends."""
+        self._ended = threading.Event()
+        self._locks = {name: threading.Semaphore(0) for name in bodies}
+
+        def whole(name: str, body: Callable[[], object]) -> None:
+            self._locks[name].acquire()
+            try:
+                body()
+            except BaseException as error:  # noqa: BLE001  told below
+                self._errors.append(error)
+            del self._locks[name]
+            self._go_on(self._awake()[:1])
+
+        threads = [threading.Thread(target=whole, args=item, daemon=True) for item in bodies.items()]
+        for thread in threads:
+            thread.start()
+        self._go_on([*bodies])
+        assert self._ended.wait(LONG_S)
+        assert not self._asleep, f"{self._asleep} sleep for ever"
+        for thread in threads:
+            thread.join(LONG_S)
+        for error in self._errors:
+            raise error
+        assert len(self.done) == ELEMENTS * len({job for job, *_ in self.done})
+
+    def _awake(self) -> list[str]:
+        return [name for name in self._locks if name not in self._asleep]
+
+    def _go_on(self, names: list[str]) -> None:
+        """Let the first of these go on; without any, all is over."""
+        if not names:
+            self._ended.set()
+            return
+        self.now = names[0]
+        self._locks[self.now].release()
+
+    def _pass_to(self, names: list[str]) -> None:
+        mine = self._locks[self.now]
+        self._go_on(names)
+        if not names:
+            raise SystemExit
+        assert mine.acquire(timeout=LONG_S)
+
+    def step(self) -> None:
+        """A thread may change here."""
+        others = [name for name in self._awake() if name != self.now]
+        if self._changes and others and (chosen := self.choose(1 + len(others))):
+            self._changes -= 1
+            self._pass_to(others[chosen - 1 :])
+
+    def spin(self) -> None:
+        """The thread cannot go on until another one has."""
+        awake = self._awake()
+        if len(awake) > 1:
+            self._pass_to([awake[(awake.index(self.now) + 1) % len(awake)]])
+
+    def sleep(self, _: int, address: int, expected: int, __: int) -> None:
+        self.step()
+        if self.read(address - 4) >> 32 == expected:
+            self._asleep[self.now] = expected
+            self._pass_to(self._awake())
+
+    def wake(self, *_: int) -> int:
+        self.step()
+        self._asleep.clear()
+        return 0
+
+    def check_sleepers(self) -> None:
+        """No thread has slept through the present job."""
+        job = self.read(LANES + 8 * LaneWord.JOB) >> 32
+        assert all(seen == job for seen in self._asleep.values())
+
+    def read(self, at: int) -> int:
+        return self.words.get(at, 0)
+
+    def write(self, at: int, value: int) -> None:
+        self.words[at] = value
+
+    def acquire(self, at: int) -> int:
+        self.step()
+        return self.read(at)
+
+    def release(self, at: int, value: int) -> None:
+        self.step()
+        self.write(at, value)
+
+    def change(self, at: int, value_of: Callable[[int], int], _: str) -> int:
+        self.step()
+        before = self.read(at)
+        self.write(at, value_of(before))
+        return before
+
+    def move(self, _: int, row: int, __: int, n: int, own: int, *___: int) -> int:
+        """Note elements: the row has the number of the job, the addresses say where they begin. One of job 1 fails."""
+        self.step()
+        job, first = self.read(row + 8 * RowWord.SUB), self.read(own) // 8
+        assert self.read(own + 8) == OUT + 8 * first
+        self.done += [(job, first + k, self.now) for k in range(n)]
+        return FAILED if job == 1 and first + n == ELEMENTS else DONE
+
+    def function(self, of: Any) -> Any:
+        """A function of `kernels.lanes`, with these steps."""
+        short = {"_HELPER_SPINS": 2, "_SPINS": 1, "pause": self.spin, "sched_yield": self.spin}
+        return as_python(of, self, **short, move=self.move, syscall=self.wake, futex_wait=self.sleep)
+
+
+def share(threads: Threads, job: int) -> None:
+    """Make a move of this number, in pieces of 8 elements of 8 bytes."""
+    plan, row, state, addresses = (base + (job << 10) for base in (PLAN, ROW, STATES, TARGET))
+    put_words(threads, plan, {PlanWord.ITEM: 8, PlanWord.LANES: 2, PlanWord.LANE_BYTES: 52})
+    put_words(threads, row, {RowWord.NIN: 1, RowWord.NOUT: 1, RowWord.SUB: job})
+    put_words(threads, addresses, {0: 0, 1: OUT})
+    threads.words |= {state + 8 * StateWord.LANES: LANES, LANES + 8 * LaneWord.OWN: OWN}
+    status = threads.function(lanes.move_by_lanes)(plan, row, 0, ELEMENTS, addresses, state)
+    assert status == (FAILED if job == 1 else DONE)
+    assert sorted(element for of, element, _ in threads.done if of == job) == list(range(ELEMENTS))
+
+
+def two_jobs(choose: Callable[[int], int]) -> set[str]:
+    """Two moves one after the other, with a helper, which ends. Which threads have done pieces?"""
+    threads = Threads(choose)
+
+    def calls() -> None:
+        for job in (1, 2):
+            share(threads, job)
+            threads.check_sleepers()
+        threads.function(lanes.end)(LANES)
+
+    threads.run({"caller": calls, "helper": lambda: threads.function(lanes.help_lanes)(LANES, OWN + 4096, 0)})
+    assert [threads.read(LANES + 8 * word) for word in (LaneWord.BUSY, LaneWord.SLEEPERS)] == [0, 0]
+    return {who for *_, who in threads.done}
+
+
+def test_each_element_is_moved_once_in_any_order() -> None:
+    runs = list(explore(two_jobs))
+    assert len(runs) > 1000
+    assert {"caller"} in runs
+    assert {"caller", "helper"} in runs
+
+
+def two_callers(choose: Callable[[int], int]) -> int:
+    """A move each of two threads, without a helper. How many moves were shared?"""
+    threads = Threads(choose)
+    threads.run({"one": lambda: share(threads, 1), "other": lambda: share(threads, 2)})
+    return threads.read(LANES + 8 * LaneWord.DUE) // PIECES
+
+
+def test_two_calls_do_not_share_moves_at_once() -> None:
+    assert set(explore(two_callers)) == {1, 2}
+
+
+def ends_early(choose: Callable[[int], int]) -> set[str]:
+    """A move while the helpers are ended. Which threads have done pieces?"""
+    threads = Threads(choose, changes=2)
+    threads.run({
+        "caller": lambda: share(threads, 2),
+        "helper": lambda: threads.function(lanes.help_lanes)(LANES, OWN + 4096, 0),
+        "ending": lambda: threads.function(lanes.end)(LANES),
+    })  # fmt: skip
+    return {who for *_, who in threads.done}
+
+
+def test_ending_helper_leaves_its_pieces() -> None:
+    assert {"caller"} in (runs := list(explore(ends_early)))
+    assert {"caller", "helper"} in runs
+
+
 HELPER = "unisono-helper"
 
 
-class Move:
-    """A move of one process, and its helpers. inputs: equally long; with one, the move copies it.
-
-    combine: the address of the kernel.
-    far: the number of the process that has the input.
-    """
-
-    def __init__(
-        self, helpers: Helpers, lanes: int, inputs: list[np.ndarray[Any, Any]], combine: int = 0, far: int = 0
-    ) -> None:
-        size, self.inputs = len(inputs), inputs
-        self.out = np.zeros_like(inputs[0])
-        self._plan, self._row = np.zeros(PlanWord.WORDS, np.int64), np.zeros(8, np.int64)
-        self._refs = np.zeros((size + 1, len(RefWord)), np.int64)
-        self._state, self._addresses = np.zeros(StateWord.WORDS, np.int64), np.zeros(size + 1, np.int64)
-        self._control, self._scratch = np.zeros(2 * 16, np.int64), np.zeros(ROOM + 1024, np.uint8)
-        self._plan[PlanWord.ITEM], self._plan[PlanWord.LANES] = self.out.itemsize, lanes
-        self._plan[PlanWord.LANE_BYTES] = 64
-        self._plan[PlanWord.COMBINE] = combine
-        self._row[RowWord.NIN], self._row[RowWord.NOUT] = size, 1
-        self._refs[:, RefWord.WHERE] = IN
-        self._state[StateWord.RANKS], self._state[StateWord.LANES] = 2, helpers.address
-        self._state[StateWord.SCRATCH], self._state[StateWord.CONTROL] = _at(self._scratch), _at(self._control)
-        if far:
-            self._refs[0, RefWord.RANK], self._control[16 + LineWord.PID] = 1, far
-            self._plan[PlanWord.SHARED] = CROSSED
-
-    def __call__(self) -> int:
-        """Make the move. Its status."""
-        self._addresses[: len(self.inputs)] = [_at(array) for array in self.inputs]
-        self._addresses[-1] = _at(self.out)
-        plan, row, refs, addresses, state = map(_at, (self._plan, self._row, self._refs, self._addresses, self._state))
-        return kernel("lanes.move_by_lanes")(plan, row, refs, len(self.out), addresses, state)
-
-
-def _at(array: np.ndarray[Any, Any]) -> int:
-    return int(array.ctypes.data)
-
-
-@contextmanager
-def started(count: int) -> Iterator[Helpers]:
-    """So many helpers, until the block ends."""
-    helpers = Helpers(8)
-    helpers.start(count)
-    try:
-        yield helpers
-    finally:
-        helpers.end()
-        assert not any(thread.name == HELPER for thread in threading.enumerate())
-
-
-class Adder:
-    """A combine kernel that adds int64, and notes the thread of each piece; `before` is called first."""
-
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
-        self.threads: list[str] = []
-        self._before, self._kernel = before, COMBINE(self._add)
-        self.address = ctypes.cast(self._kernel, ctypes.c_void_p).value or 0
-
-    def _add(self, outs: int, _: int, ins: int, nin: int, count: int, __: int) -> None:
-        self.threads.append(threading.current_thread().name)
-        self._before()
-        pointers = (ctypes.c_int64 * nin).from_address(ins)
-        arrays = [np.frombuffer((ctypes.c_int64 * count).from_address(at), np.int64) for at in pointers]
-        out = (ctypes.c_int64 * count).from_address(ctypes.c_int64.from_address(outs).value)
-        np.frombuffer(out, np.int64)[:] = sum(arrays)
-
-
-def numbers(count: int, seed: int = 1) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(seed).integers(1, 1 << 40, count)
-
-
-@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
-def test_every_element_is_copied_whatever_the_cut(lanes: int) -> None:
-    draw = random.Random(lanes)
-    with started(lanes - 1) as helpers:
-        for count in (1, 7, 8, 15, 16, 17, 63, 64, 65, *(draw.randrange(1, 70_000) for _ in range(60))):
-            for kind in (np.int8, np.int16, np.int64, np.complex128):
-                move = Move(helpers, lanes, [numbers(count, count).astype(kind)])
-                assert move() == DONE
-                assert (move.out == move.inputs[0]).all(), (count, kind)
-
-
-@pytest.mark.parametrize("lanes", [2, 3, 8])
-def test_every_element_is_combined_once(lanes: int) -> None:
-    with started(lanes - 1) as helpers:
-        for count in (8, 97, 1000, 5003):
-            adder = Adder()
-            move = Move(helpers, lanes, [numbers(count, 1), numbers(count, 2), numbers(count, 3)], adder.address)
-            assert move() == DONE
-            assert (move.out == sum(move.inputs)).all()
-            assert len(adder.threads) <= 4 * lanes + 2
-
-
+@in_new_world(2)
 def test_helpers_take_pieces() -> None:
-    with started(3) as helpers:
-        together = threading.Barrier(4, timeout=MOST_S)
-        first = threading.local()
-
-        def meet() -> None:
-            if not hasattr(first, "seen"):  # each thread waits in its first piece for the first pieces of the others
-                first.seen = True
-                together.wait()
-
-        adder = Adder(meet)
-        move = Move(helpers, 4, [numbers(4096, 1), numbers(4096, 2)], adder.address)
-        assert move() == DONE
-    assert (move.out == sum(move.inputs)).all()
-    assert len(set(adder.threads)) == 2  # the helpers have one name
-    assert sum(name == HELPER for name in adder.threads) >= 3
-
-
-def test_ending_helper_leaves_the_rest_to_others() -> None:
-    helpers = Helpers(2)
-    helpers.start(2)
-    move = Move(helpers, 3, [numbers(50_000)])
-    ending = threading.Thread(target=helpers.end)
-    for k in range(2000):
-        if k == 1000:
-            ending.start()
-        move.out[:] = 0
-        assert move() == DONE
-        assert (move.out == move.inputs[0]).all()
-    ending.join(MOST_S)
-    helpers.start(2)  # for good: the world has been closed
-    assert not any(thread.name == HELPER for thread in threading.enumerate())
-
-
-def test_failed_piece_fails_its_move_only() -> None:
-    with started(1) as helpers:
-        gone = Move(helpers, 2, [numbers(1000)], far=(1 << 22) + 1)  # no process has this number
-        assert gone() == FAILED | 1 << 8 | errno.ESRCH << 32
-        here = Move(helpers, 2, [numbers(1000)], far=os.getpid())
-        assert here() == DONE
-        assert (here.out == here.inputs[0]).all()
+    """A helper that finds no work would use less than a thousandth of this time in a second."""
+    with_lanes(2)
+    tensor, all_have_worked = torch.ones(1 << 20), torch.zeros(1)
+    unisono.all_reduce(tensor)
+    helper = next(thread for thread in threading.enumerate() if thread.name == HELPER)
+    clock = time.pthread_getcpuclockid(helper.ident or 0)
+    while not all_have_worked:
+        unisono.all_reduce(tensor)
+        all_have_worked[0] = time.clock_gettime(clock) > 0.05
+        unisono.all_reduce(all_have_worked, "min")
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])

@@ -23,17 +23,11 @@ def test_the_last_calls_are_kept() -> None:
         log.enter(number, 100 + number, 10 * number)
         if number < 19:
             log.leave(number, 10 * number + 5)
+    log.leave(27, 300)  # which is not entered; it has the same entry
     calls = log.read()
     assert [(call.number, call.note) for call in calls] == [(k, 100 + k) for k in range(14, 20)]
     assert [(call.entered, call.left) for call in calls[:-1]] == [(10 * k, 10 * k + 5) for k in range(14, 19)]
     assert calls[-1] == LoggedCall(19, 119, 190, 0)
-
-
-def test_leaving_an_unentered_call_is_ignored() -> None:
-    log = entry_log()
-    log.enter(1, 1, 7)
-    log.leave(9, 8)  # the same entry
-    assert log.read() == [LoggedCall(1, 1, 7, 0)]
 
 
 def test_cycles_become_nanoseconds() -> None:
@@ -42,20 +36,6 @@ def test_cycles_become_nanoseconds() -> None:
     other = Clock.now()
     assert one.ns <= one.ns_at(middle, other) <= other.ns
     assert Clock(1000, 50).ns_at(3000, Clock(5000, 250)) == 150
-
-
-def test_the_latest_notes_of_plans_are_kept() -> None:
-    pages = memoryview(bytearray(PLAN_REGISTRY_BYTES))
-    mine, seen = PlanRegistry(pages), PlanRegistry(pages)
-    notes = {}
-    for k in range(300):
-        note = PlanNote(CallRecord("all_reduce", "float32", (k,), where=f"train.py:{k}"), 4 * k)
-        notes[mine.add_plan(note)] = note
-    assert seen.plan(300) == notes[300]
-    assert seen.plan(1) is seen.plan(301) is seen.plan(0) is None
-    found = [number for number in notes if seen.plan(number)]
-    assert found == list(range(301 - len(found), 301))
-    assert len(found) > 50
 
 
 def test_plan_in_use_keeps_its_note() -> None:

@@ -1,4 +1,4 @@
-"""Machine code on disk: found, renewed, repaired, and loaded without Numba."""
+"""Machine code on disk: found, renewed, repaired, and loaded without Numba; made by several threads at a time."""
 
 import ast
 import fcntl
@@ -7,17 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from llvmlite import ir
 from numba import int64
 
 import unisono
+from tests.fuzz.ranks import make_every_call
 from tests.support.each import each
 from unisono.engine import kept, kernels, machine_code
 from unisono.engine.kernels import atomics, kernel
@@ -25,7 +29,6 @@ from unisono.engine.kernels.compiled import compiled, object_file
 
 PACKAGE = Path(unisono.__file__).parent
 ENGINE = PACKAGE / "engine"
-CUSTOM = ENGINE / "reducers" / "custom_kernels.py"
 
 USE = """
 import sys
@@ -36,7 +39,7 @@ print(before, found, unit("waiting.poll").on_disk, "numba" in sys.modules)
 """
 
 
-def run(program: str, folder: Path, source: Path = PACKAGE.parent, within: Sequence[str] = ()) -> str:
+def run(program: str, folder: Path, source: Path | str = PACKAGE.parent, within: Sequence[str] = ()) -> str:
     """What a program says that keeps its code in this folder, its errors last. within: the command that starts it."""
     environ = {**os.environ, "UNISONO_CACHE_DIR": str(folder), "PYTHONPATH": str(source)}
     command = [*within, sys.executable, "-c", program]
@@ -44,31 +47,19 @@ def run(program: str, folder: Path, source: Path = PACKAGE.parent, within: Seque
     return done.stdout + done.stderr
 
 
-def test_one_process_compiles_and_others_load(tmp_path: Path) -> None:
-    with ThreadPoolExecutor() as pool:  # two that find nothing
-        said = list(pool.map(lambda _: run(USE, tmp_path), range(2)))
-    assert sorted(line.split()[-1] for line in said) == ["False", "True"]
-    assert "False 0 True True\n" in said
-    assert run(USE, tmp_path) == "True 0 True False\n"
-    (code,) = tmp_path.glob("waiting.poll.*.code")
-    whole = code.read_bytes()
-    for damaged in (whole[:-100] + bytes(byte ^ 1 for byte in whole[-100:]), b""):
-        code.write_bytes(damaged)
-        assert run(USE, tmp_path) == f"True 0 True True\nunisono: {code} is damaged; it is made again\n"
-        assert code.read_bytes() == whole
-
-
 CONTAINER = "unshare", "--user", "--map-root-user", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child"
 """Starts a program in namespaces of its own, as a container has them; it sees the same files."""
 
 
-def test_one_of_two_containers_compiles(tmp_path: Path) -> None:
-    if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
+@pytest.mark.parametrize("within", [(), CONTAINER], ids=["processes", "containers"])
+def test_one_process_compiles_and_others_load(tmp_path: Path, within: Sequence[str]) -> None:
+    if within and subprocess.run([*within, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this system lets this user make no namespaces")
-    with ThreadPoolExecutor() as pool:
-        said = list(pool.map(lambda _: run(USE, tmp_path, within=CONTAINER), range(2)))
+    with ThreadPoolExecutor() as pool:  # two that find nothing
+        said = list(pool.map(lambda _: run(USE, tmp_path, within=within), range(2)))
     assert sorted(line.split()[-1] for line in said) == ["False", "True"]
-    assert run(USE, tmp_path, within=CONTAINER) == run(USE, tmp_path) == "True 0 True False\n"
+    assert "False 0 True True\n" in said
+    assert run(USE, tmp_path, within=within) == run(USE, tmp_path) == "True 0 True False\n"
 
 
 def test_changed_source_has_code_of_its_own(tmp_path: Path) -> None:
@@ -172,22 +163,12 @@ def test_forbidden_machine_code_is_named(tmp_path: Path) -> None:
 
 def test_file_name_covers_processor_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process may run on another processor: a job moves, or several machines share a folder."""
-    names = {kernels.unit("waiting.poll")._file}
+    kernel("waiting.poll")
     name, features = machine_code._processor()
-    assert "+" in features
-    for other in ((f"{name}x", features), (name, features.replace("+", "-", 1))):
-        monkeypatch.setattr(machine_code, "_processor", lambda other=other: other)
-        names.add(kernels.unit("waiting.poll")._file)
-    assert len(names) == 3
-
-
-def test_functions_check_their_arguments() -> None:
-    poll = kernel("waiting.poll")
-    assert poll(0, 0, 0) == 0
-    with pytest.raises(SystemError):
-        poll(0, 0)
-    with pytest.raises(TypeError):
-        poll(0, "no number", 0)
+    others = (f"{name}x", features), (name, features.replace("+", "-", 1))
+    for processor, is_known in zip([(name, features), *others], [True, False, False], strict=True):
+        monkeypatch.setattr(machine_code, "_processor", lambda processor=processor: processor)
+        assert kernels.unit("waiting.poll").on_disk is is_known
 
 
 @pytest.mark.long
@@ -252,30 +233,70 @@ def test_a_literal_is_an_integer_like_any_other() -> None:
     assert of_some(123) == 5
 
 
-def imports(path: Path) -> set[str]:
-    """The modules that a file imports, and for relative imports the files of this package, with a dot in front."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {name.name.split(".")[0] for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            module = (node.module or "").split(".")
-            found.add(f"{'.' * node.level}{'.'.join(module)}" if node.level else module[0])
-    return found
-
-
 def test_numba_is_imported_by_few_files() -> None:
-    found = {path for path in PACKAGE.rglob("*.py") if "numba" in imports(path)}
-    assert found <= {*(ENGINE / "kernels").glob("*.py"), CUSTOM}
+    found = {path for path in PACKAGE.rglob("*.py") if re.search(r"^ *(from|import) numba", path.read_text(), re.M)}
+    assert found <= {*(ENGINE / "kernels").glob("*.py"), ENGINE / "reducers" / "custom_kernels.py"}
 
 
 @pytest.mark.parametrize("path", sorted((ENGINE / "kernels").glob("*.py")), ids=lambda path: path.stem)
 def test_kernels_import_only_what_renews_them(path: Path) -> None:
     """The constants that they take from other files are part of their code."""
+    found = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level]
     siblings = {f".{other.stem}" for other in (ENGINE / "kernels").glob("*.py")}
     others = {"..compile.program", "..logs.rank_logs", "...base.linux"}
     if path.stem in ("__init__", "compiled"):  # their own code is not compiled
         others = {"..machine_code", "...base.python"}
-    assert {name for name in imports(path) if name.startswith(".")} <= siblings | others
+    assert {f"{'.' * node.level}{node.module or ''}" for node in found} <= siblings | others
     shared = {"compile/program.py", "logs/rank_logs.py", "../base/linux.py"}
     assert {ENGINE / file for file in shared} <= set(kernels.SOURCES)
+
+
+THREADS = 6
+DTYPES = torch.uint8, torch.float16, torch.float64, torch.float8_e4m3fn
+MAIN = "from tests.engine.test_machine_code import main"
+
+
+def largest(x: float, y: float) -> float:
+    return x if x > y else y
+
+
+def calls(group: unisono.Group, thread: int) -> None:
+    """Calls that need many kernels, on values that differ between groups, ranks and calls."""
+    values = [float(thread % 3) + rank for rank in range(group.size)]
+    own = unisono.make_op(largest, commutative=True)
+    for dtype, op in product(DTYPES, ("sum", "max", own)):
+        tensor = torch.full((70,), values[group.rank]).to(dtype)
+        unisono.all_reduce(tensor, op, group)
+        assert tensor.tolist() == [sum(values) if op == "sum" else max(values)] * 70, (dtype, op)
+    make_every_call(group, (10,), thread)
+
+
+def at_once() -> list[str]:
+    """What has gone wrong in threads with a group each."""
+    groups = [unisono.new_group(name=f"of thread {k}") for k in range(THREADS)]
+    begin, wrong = threading.Barrier(THREADS), list[str]()
+
+    def work(thread: int) -> None:
+        try:
+            begin.wait(60)
+            calls(groups[thread], thread)
+        except Exception as error:  # noqa: BLE001  of any kind: the caller tells it
+            wrong.append(f"thread {thread}: {type(error).__name__}: {error}")
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        pool.map(work, range(THREADS))
+    return wrong
+
+
+def main(hosts: str | None) -> None:
+    """Write what has gone wrong on the ranks of a world."""
+    sys.stdout.write(f"{unisono.run(at_once, 2, hosts=hosts, timeout_s=100)}\n")
+
+
+@pytest.mark.long
+def test_threads_of_two_worlds_without_code(tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    with ThreadPoolExecutor() as pool:
+        said = pool.map(lambda hosts: run(f"{MAIN}; main({hosts!r})", tmp_path, path), [None, "2x1"])
+        assert list(said) == ["[[], []]\n"] * 2
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix not in (".code", ".lock")]

@@ -11,23 +11,17 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.support.rehearsal import lowerings
-from unisono.base.config import Config
 from unisono.base.errors import AlgorithmError, ProgramError
-from unisono.base.records import CallRecord
 from unisono.engine.compile import program_proof
 from unisono.engine.compile.compile_schedule import compile_schedule
-from unisono.engine.compile.plan import Blocks, bind
-from unisono.engine.compile.program import IN, OUT, STAGE, Lowering, Op, PlanWord, Program, RowWord
+from unisono.engine.compile.program import STAGE, Lowering, Op, Program, RowWord
 from unisono.engine.compile.program_proof import CompiledCall, prove_calls, prove_programs
-from unisono.schedule import ROOTED, Hosts, Schedule, send, trace
+from unisono.schedule import BLOCKED, ROOTED, Hosts, Schedule, send, trace
 from unisono.schedule.algorithms import CATALOGUE
 from unisono.schedule.algorithms.over_hosts import CORES, RAILED, spanning
-from unisono.schedule.choose import choose
 from unisono.schedule.combine import pipeline
 
 HOSTS = "2x1", "2x2", "3+1", "2x2:round_robin", "3x2"
-FEW = (2, 3, pytest.param(4, marks=pytest.mark.long))
 MANY_ROWS = 200
 
 
@@ -45,6 +39,12 @@ def tables(world: int | str) -> Iterator[Schedule]:
         for core, rails, root in product(CORES[kind], {1, hosts.rails} if kind in RAILED else {1}, roots):
             table = spanning(kind, hosts, root, rails=rails, core=core, segments=2)
             yield from (table, pipeline(table, 2))
+
+
+def lowerings(schedule: Schedule) -> list[Lowering]:
+    """Every lowering that a schedule can have: staged or zero copy, and in place or not."""
+    in_place = (False,) if schedule.collective in BLOCKED else (False, True)
+    return [Lowering(*how) for how in product((False, True), in_place)]
 
 
 @cache
@@ -122,7 +122,7 @@ def ping_pong(r, p, root):  # type: ignore[no-untyped-def]
 def test_unfit_table_has_no_program(rounds: Callable[..., Iterator[list[object]]], chunks: int, why: str) -> None:
     table = trace(rounds, 2, chunks, "broadcast", root=0)
     with pytest.raises(AlgorithmError, match=why):
-        compile_schedule(table, next(lowerings(table)))
+        compile_schedule(table, Lowering())
 
 
 def why_rejected(call: CompiledCall, instead: dict[int, Program]) -> str:
@@ -140,29 +140,21 @@ def say(call: CompiledCall, rank: int, row: int) -> str:
 
 
 Damaged = Iterator[tuple[int, Program]]
-Refs = set[tuple[int, ...]]
 
 
 def rows_of(program: Program, *kinds: Op) -> list[int]:
     return np.flatnonzero(np.isin(program.rows[:, RowWord.OP], kinds)).tolist()
 
 
-def accesses(program: Program, rank: int, k: int) -> tuple[Refs, Refs]:
-    """What row k reads and what it writes."""
-    row = program.rows[k]
-    if row[RowWord.OP] in (Op.SEND, Op.RECV):
-        slot = {(STAGE, rank, int(row[RowWord.SLOT]), int(row[RowWord.SUB]))}
-        return (slot, set()) if row[RowWord.OP] == Op.SEND else (set(), slot)
-    first, nin, nout = row[RowWord.FIRST_REF], row[RowWord.NIN], row[RowWord.NOUT]
-    refs = [tuple(ref) for ref in program.refs[first : first + nin + nout].tolist()]
-    return set(refs[:nin]), set(refs[nin:])
-
-
 def slots(program: Program, rank: int, k: int, writes: bool) -> set[int]:
     """The staging slots of the rank that row k reads, or writes; a wait has none."""
-    if program.rows[k, RowWord.OP] in (Op.WAIT, Op.GATE):
-        return set()
-    return {slot for where, owner, slot, _ in accesses(program, rank, k)[writes] if (where, owner) == (STAGE, rank)}
+    row = program.rows[k]
+    if row[RowWord.OP] in (Op.SEND, Op.RECV):
+        return {int(row[RowWord.SLOT])} if (row[RowWord.OP] == Op.RECV) == writes else set()
+    first, nin, nout = row[[RowWord.FIRST_REF, RowWord.NIN, RowWord.NOUT]]
+    used = slice(first + nin, first + nin + nout) if writes else slice(first, first + nin)
+    refs = program.refs[used].tolist() if row[RowWord.OP] == Op.MOVE else []
+    return {slot for where, owner, slot, _ in refs if (where, owner) == (STAGE, rank)}
 
 
 def left_out(kind: Op, program: Program, _: int) -> Damaged:
@@ -257,79 +249,3 @@ def test_rank_without_its_barrier_ends_too_early(shape: str) -> None:
             assert any(words in why for words in ("before it knows", "deadlock", "never posts")), why
             tried += 1
     assert tried
-
-
-@pytest.mark.parametrize("ranks", FEW)
-def test_independent_rows_may_swap(ranks: int) -> None:
-    """What survives is provably harmless: two waits; a wait made earlier; two moves that touch different memory."""
-    rejected = 0
-    for call, rank, program in each_program(ranks):
-        for k in range(len(program.rows) - 1):
-            if why_rejected(call, {rank: moved(program, k, k + 1)}):
-                rejected += 1
-            else:
-                assert may_swap(call, program, rank, k), say(call, rank, k)
-    assert rejected > 50
-
-
-def may_swap(call: CompiledCall, program: Program, rank: int, k: int) -> bool:
-    kinds = tuple(program.rows[k : k + 2, RowWord.OP])
-    if kinds in ((Op.WAIT, Op.WAIT), (Op.MOVE, Op.WAIT)):
-        return True
-    if kinds == (Op.GATE, Op.MOVE):  # before the gate, a rank may do what concerns nobody else
-        return all(owner == rank for refs in accesses(program, rank, k + 1) for _, owner, _, _ in refs)
-    if kinds == (Op.MOVE, Op.MOVE):
-        places = [
-            {(IN, *ref[1:]) if call.lowering.in_place and ref[0] == OUT else ref for ref in refs}
-            for row in (k, k + 1)
-            for refs in accesses(program, rank, row)
-        ]
-        reads, writes, more_reads, more_writes = places
-        apart = not (writes & (more_reads | more_writes)) and not (more_writes & reads)
-        return apart and not program.rows[k : k + 2, RowWord.POST].all()
-    return False
-
-
-@pytest.mark.parametrize("ranks", FEW)
-def test_forgotten_reader_of_staging_is_rejected(ranks: int) -> None:
-    """The wait for a reader of a half is superfluous only where each segment waits for that reader by other ways."""
-    rejected = 0
-    for call, rank, program in each_program(ranks):
-        for reader in program.readers:
-            damaged = program._replace(readers=program.readers - {reader})
-            if why_rejected(call, {rank: damaged}):
-                rejected += 1
-            else:
-                programs = [damaged if one is program else one for one in call.programs]
-                assert reader in waited_for(programs, rank), f"{say(call, rank, 0)}, reader {reader}"
-    assert rejected > 5
-
-
-def waited_for(programs: list[Program], rank: int) -> set[int]:
-    """The ranks for which this one waits, for a step or as readers, or for which one of those waits."""
-    known, found = {rank}, {rank}
-    while found:
-        rows = np.concatenate([programs[one].rows for one in found])
-        waits = set(rows[rows[:, RowWord.OP] == Op.WAIT, RowWord.RANK].tolist())
-        found = waits.union(*(programs[one].readers for one in found)) - known
-        known |= found
-    return known
-
-
-KI, MI = 1 << 10, 1 << 20
-FEW_READERS = {32 * KI: 1, 64 * KI: 2, 128 * KI: 2, 256 * KI: 2, 512 * KI: 4, MI: 8, 4 * MI: 8, 16 * MI: 32}
-"""Where ranks read one rank's staging area: bytes of a block, and segments."""
-
-
-@pytest.mark.parametrize(
-    ("collective", "ranks", "segments"),
-    [
-        *((name, ranks, FEW_READERS) for name, ranks in (("broadcast", 2), ("broadcast", 4), ("scatter", 2))),
-        *((name, 2, {MI: 2, 128 * KI: 1}) for name in ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")),
-    ],
-)
-def test_readers_of_one_rank_get_short_segments(collective: str, ranks: int, segments: dict[int, int]) -> None:
-    for nbytes, number in segments.items():
-        program = compile_schedule(choose(collective, 64 * MI, ranks).algorithm.schedule(ranks, 0), Lowering())[0]
-        words = bind(program, CallRecord(collective), Blocks(nbytes // 4, 4), (0, 0), 2 * MI, Config()).words
-        assert -(-int(words[PlanWord.TOTAL]) // int(words[PlanWord.CHUNK] * words[PlanWord.PER_BLOCK])) == number

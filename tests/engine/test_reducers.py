@@ -1,5 +1,8 @@
-"""Combine kernels against torch, bit for bit: every dtype and op, any number of inputs; all float8 codes."""
+"""Combine kernels against torch, bit for bit: every dtype and op, all float8 codes, and kernels of users' functions."""
 
+import math
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numba
@@ -10,11 +13,9 @@ import torch
 from tests.support.each import each
 from tests.support.reducers_driver import (
     BITWISE,
-    BOOL,
     COMPLEX,
     FLOAT8,
     FLOATS,
-    INTEGERS,
     NUMERIC,
     PAIRS,
     data,
@@ -24,8 +25,8 @@ from tests.support.reducers_driver import (
     same_bits,
 )
 from unisono.base.errors import DTypeError
-from unisono.engine.reducers import DTYPES, check_combine, combine_address
-from unisono.engine.reducers.custom_kernels import load, store
+from unisono.calls.ops import make_op
+from unisono.engine.reducers import DTYPES, CustomOp, check_combine, combine_address, custom_kernels
 
 SHAPES = [
     *((3, count) for count in (0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 1000)),
@@ -80,32 +81,6 @@ def test_special_values(dtype: str, op: str) -> None:
     assert same_bits(result(op, True, [first, second]), expected(op, True, [first, second]))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", *FLOAT8])
-def test_short_floats_are_rounded_once(dtype: str) -> None:
-    kind = getattr(torch, dtype)
-    # One and then many small numbers, each of which is lost if every partial sum is rounded.
-    small = torch.finfo(kind).eps / 4
-    inputs = [torch.ones(70).to(kind), *(torch.full((70,), small).to(kind) for _ in range(16))]
-    assert result("sum", False, inputs).float().tolist() == [1 + 16 * small] * 70
-    # What overflows on the way, but not in the end: float32 can hold the sums of all but bfloat16.
-    most = torch.finfo(kind).max
-    if dtype != "bfloat16":
-        inputs = [torch.full((70,), x).to(kind) for x in (most, most, -most)]
-        assert result("sum", False, inputs).float().tolist() == [most] * 70
-
-
-@each("dtype", INTEGERS)
-def test_integer_averages_truncate_towards_zero(dtype: str) -> None:
-    info = torch.iinfo(getattr(torch, dtype))
-    for values in ([7, 8], [1, 1, 0], [5, 5, 6]) + (([-7, 0], [-1, -1, 0]) if info.min < 0 else ()):
-        inputs = [torch.full((66,), x, dtype=getattr(torch, dtype)) for x in values]
-        assert result("avg", True, inputs).tolist() == [int(sum(values) / len(values))] * 66
-    if info.bits < 64:  # their sums need more bits than they have
-        for extreme in (info.max, info.min):
-            inputs = [torch.full((66,), extreme, dtype=getattr(torch, dtype)) for _ in range(5)]
-            assert torch.equal(result("avg", True, inputs), inputs[0])
-
-
 def test_any_byte_but_zero_is_true() -> None:
     bytes_ = [torch.tensor([0, 1, 2, 255, 0] * 17, dtype=torch.uint8), torch.tensor([0, 2, 1, 2, 4] * 17).byte()]
     for op, want in (("sum", [0, 1, 1, 1, 1]), ("band", [0, 1, 1, 1, 0]), ("bxor", [0, 0, 0, 0, 1])):
@@ -113,90 +88,151 @@ def test_any_byte_but_zero_is_true() -> None:
         assert got.view(torch.uint8).tolist() == want * 17
 
 
-def test_average_divides_by_the_number_of_ranks() -> None:
-    # In an algorithm of several rounds the last combine has fewer inputs than there are ranks.
-    for dtype in (torch.float32, torch.bfloat16, torch.int16, torch.uint64, torch.complex64):
-        partial = [torch.full((65,), 6.0).to(dtype), torch.full((65,), 6.0).to(dtype)]
-        out = torch.empty(65, dtype=dtype)
-        run("avg", True, partial, [out], ranks=4)
-        assert out.tolist() == [3] * 65
+REFUSED = [
+    *((dtype, op) for dtype in FLOATS + COMPLEX for op in BITWISE),
+    *((dtype, op) for dtype in COMPLEX for op in ("min", "max")),
+    ("bool", "avg"),
+]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "op"),
-    [
-        *((dtype, op) for dtype in FLOATS + COMPLEX for op in BITWISE),
-        *((dtype, op) for dtype in COMPLEX for op in ("min", "max")),
-        *((dtype, "avg") for dtype in BOOL),
-    ],
-)
+@each("dtype, op", REFUSED)
 def test_unsupported_pairs_are_refused(dtype: str, op: str) -> None:
     able = [other for other, its_op in PAIRS if its_op == op]
     with pytest.raises(DTypeError, match=f"{op}: got {dtype} tensors, expected one of ") as caught:
         check_combine(dtype, op)
     named = str(caught.value).partition(", expected one of ")[2].partition(".")[0].split(", ")
     assert sorted(named) == sorted(able)
-    with pytest.raises(DTypeError, match=f"{op}: got {dtype} tensors"):
-        combine_address(dtype, op, last=True)
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(DTypeError, match="quint8"):
-        check_combine("quint8", "sum")
-    with pytest.raises(DTypeError, match=r"'xor'.*bxor"):
-        combine_address("int32", "xor", last=False)
-
-
-def codes(dtype: str) -> torch.Tensor:
-    return torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype))
-
-
-def dense() -> torch.Tensor:
-    """Float32 numbers with all signs, exponents and leading bits of a mantissa, and with all ways to be rounded."""
-    high = torch.arange(1 << 16, dtype=torch.int64).repeat_interleave(8) << 16
-    low = torch.tensor([0, 1, 0x1234, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF]).repeat(1 << 16)
-    bits = high | low
-    return torch.where(bits >= 1 << 31, bits - (1 << 32), bits).to(torch.int32).view(torch.float32)
-
-
-def converters(dtype: str) -> tuple[Any, Any]:
-    index = DTYPES.index(dtype)
-
-    @numba.njit  # type: ignore[untyped-decorator]
-    def decode(source: int, out: Any) -> None:
-        for k in range(len(out)):
-            out[k] = load(index, source, k)
-
-    @numba.njit  # type: ignore[untyped-decorator]
-    def encode(numbers: Any, target: int) -> None:
-        for k in range(len(numbers)):
-            store(index, target, k, numbers[k])
-
-    return decode, encode
-
-
-@pytest.mark.parametrize("dtype", FLOAT8)
-def test_numbers_are_converted_as_by_torch(dtype: str) -> None:
-    decode, encode = converters(dtype)
-    source, out = codes(dtype), np.empty(256, np.float32)
-    decode(source.data_ptr(), out)
-    assert same_bits(torch.from_numpy(out), source.float())
-
-    numbers = dense()
-    got = torch.empty(len(numbers), dtype=torch.uint8)
-    encode(numbers.numpy(), got.data_ptr())
-    want = numbers.to(getattr(torch, dtype)).view(torch.uint8)
-    wrong = (got != want).nonzero().flatten()[:5]
-    assert not len(wrong), (numbers[wrong], got[wrong], want[wrong])
-
-
-@pytest.mark.parametrize("dtype", FLOAT8)
-def test_vectors_are_converted_as_torch_does(dtype: str) -> None:
-    """Products and sums of all pairs of codes, which lie between codes, among subnormal numbers and beyond the last."""
-    first, second = codes(dtype).view(torch.uint8).repeat_interleave(256), codes(dtype).view(torch.uint8).repeat(256)
-    pair = [first.view(getattr(torch, dtype)), second.view(getattr(torch, dtype))]
+@each("dtype", FLOAT8)
+def test_float8_is_converted_as_by_torch(dtype: str) -> None:
+    """Sums, products and quotients of all pairs of codes: among codes, subnormal numbers, and beyond the last."""
+    codes, kind = torch.arange(256, dtype=torch.uint8), getattr(torch, dtype)
+    pair = [codes.repeat_interleave(256).view(kind), codes.repeat(256).view(kind)]
     x, y = (tensor.float() for tensor in pair)
-    assert same_bits(result("sum", True, pair), (x + y).to(pair[0].dtype))
-    assert same_bits(result("product", True, pair), (x * y).to(pair[0].dtype))
-    assert same_bits(result("avg", True, [*pair, pair[0]]), ((x + y + x) / 3).to(pair[0].dtype))
-    assert same_bits(result("max", True, pair), torch.maximum(x, y).to(pair[0].dtype).where(x != y, pair[1]))
+    mean = make_op(lambda x, y: (x + y) / 3, name="third")
+    for op, wanted in {"sum": x + y, "product": x * y, mean: (x + y) / 3}.items():
+        assert same_bits(result(op, True, pair), wanted.to(kind)), op
+    assert same_bits(result("avg", True, [*pair, pair[0]]), ((x + y + x) / 3).to(kind))
+    assert same_bits(result("max", True, pair), torch.maximum(x, y).to(kind).where(x != y, pair[1]))
+
+
+TENSOR_SHAPES = [(1, 5), (2, 1), (2, 65), (3, 0), (3, 257), (5, 256), (8, 1000)]
+"""(inputs, elements): kernels work on blocks of 256."""
+
+ADD = make_op(lambda x, y: x + y, name="add")
+HALVE = make_op(lambda x, y: x * 0.5 + y, name="halve", associative=False)
+
+
+@pytest.mark.sampled(most=3)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_of_ones_own_is_the_sum(dtype: str) -> None:
+    """Every dtype, from memory to a function and back, with the bits of the kernel that is built in."""
+    for nin, count in TENSOR_SHAPES:
+        inputs = data(dtype, nin, count, seed=nin + count)
+        before = [tensor.clone() for tensor in inputs]
+        want = expected("sum", True, inputs)
+        outputs = [torch.empty_like(want) for _ in range(1 + nin % 3)]
+        run(ADD, True, inputs, outputs, nin)
+        assert all(same_bits(out, want) for out in outputs), (nin, count)
+        assert all(map(same_bits, inputs, before))
+        if count:
+            run(ADD, False, inputs, [inputs[-1]], nin)
+            assert same_bits(inputs[-1], want)
+
+
+def check(op: CustomOp, of_torch: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dtype: str) -> None:
+    for nin, count in TENSOR_SHAPES:
+        inputs = data(dtype, nin, count, seed=nin + count)
+        torch.testing.assert_close(result(op, True, inputs), reduce(of_torch, inputs), rtol=1e-13, atol=1e-13)
+
+
+def test_inputs_are_combined_from_left_to_right() -> None:
+    check(HALVE, lambda x, y: x * 0.5 + y, "float64")
+    inputs = [torch.full((300,), x) for x in (8.0, 4.0, 2.0, 1.0)]
+    assert result(HALVE, True, inputs).tolist() == [4.0] * 300
+
+
+def test_c_and_numba_functions_become_ops() -> None:
+    check(make_op(math.hypot), torch.hypot, "float64")
+    check(make_op(np.maximum), torch.maximum, "float64")
+    check(make_op(numba.njit(lambda x, y: x - y)), torch.sub, "float64")
+    helper = numba.njit(lambda x: x * x)
+    check(make_op(lambda x, y: x + helper(y), name="squares"), lambda x, y: x + y * y, "float64")
+
+
+def test_results_take_the_dtype_of_arguments() -> None:
+    seven, two = torch.full((65,), 7, dtype=torch.int8), torch.full((65,), 2, dtype=torch.int8)
+    assert result(HALVE, True, [seven, two]).tolist() == [5] * 65  # 5.5, cut
+    assert result(make_op(lambda x, y: x > y, name="more"), True, [seven, two]).tolist() == [1] * 65
+    assert result(make_op(lambda x, y: x * y * 20, name="wraps"), True, [seven, two]).tolist() == [24] * 65  # 280
+    assert result(ADD, True, [seven > two, two > seven]).tolist() == [True] * 65
+
+
+def test_division_by_zero_is_a_number() -> None:
+    divide = make_op(lambda x, y: x // y + x % y, name="divide")
+    for dtype in (torch.int32, torch.int64):
+        top, zero = torch.full((65,), 7, dtype=dtype), torch.zeros(65, dtype=dtype)
+        assert result(divide, True, [top, zero]).tolist() == [0] * 65
+        result(divide, True, [zero + torch.iinfo(dtype).min, zero - 1])  # overflows, and processors trap it
+    top = torch.tensor([1.0, -1.0, 0.0])
+    assert str(result(make_op(lambda x, y: x / y), True, [top, torch.zeros(3)]).tolist()) == "[inf, -inf, nan]"
+
+
+def plain_helper(x: Any) -> Any:
+    return x + 1
+
+
+def raises(x: Any, y: Any) -> Any:
+    if x > 3:
+        raise ValueError("too large")
+    return x + y
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda a, b: a @ b, "matmul"),
+        (lambda a, b: a[0] + b, "getitem"),
+        (lambda a, b: a.shape, "Unknown attribute 'shape'"),
+        (lambda x, y: plain_helper(x) + y, "Untyped global name 'plain_helper'"),
+        (lambda x: x, "takes 1 arguments"),
+        (torch.maximum, "Cannot determine Numba type"),
+        (lambda x, y: None, "it returns none for two float32"),
+        (lambda x, y: (x, y), "it returns UniTuple"),
+        (lambda x, y: str(x), "it returns "),
+        (lambda x, y: x + 1j * y, "it returns complex"),
+        (raises, "may raise an exception"),
+        (lambda x, y: [x, y].index(3), "may raise an exception"),
+    ],
+)
+def test_invalid_kernels_are_refused(function: Any, reason: str) -> None:
+    op = make_op(function, name="mine")
+    check_combine("float32", op)
+    with pytest.raises(DTypeError, match=r"op mine: .*float32.*only numbers and math") as caught:
+        combine_address("float32", op, last=True)
+    assert reason in str(caught.value)
+
+
+def test_many_new_ops_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom_kernels, "_MANY", 3)
+    monkeypatch.setattr(custom_kernels, "_compiled_ops", [])
+
+    def made(factor: float) -> list[float]:
+        op = make_op(lambda x, y: x * factor - y, name="scaled")
+        return result(op, True, [torch.ones(2), torch.ones(2)]).tolist()
+
+    assert made(20.0) == made(20.0) == made(20.0) == [19.0] * 2  # one kernel
+    assert made(30.0) == [29.0] * 2
+    with pytest.warns(RuntimeWarning, match=r"compiled 3 kernels .*, 3 of them for 'scaled', the last one at .*\.py:"):
+        assert made(40.0) == [39.0] * 2
+    assert made(50.0) == [49.0] * 2  # a warning would be an error
+
+
+def test_one_kernel_serves_equal_ops() -> None:
+    def made(factor: float) -> CustomOp:
+        return make_op(lambda x, y: x + factor * y, name="weighted")
+
+    assert combine_address("float32", made(2.0), last=True) == combine_address("float32", made(2.0), last=False)
+    assert result(made(2.0), True, [torch.ones(3), torch.ones(3)]).tolist() == [3.0] * 3
+    assert result(made(3.0), True, [torch.ones(3), torch.ones(3)]).tolist() == [4.0] * 3

@@ -12,7 +12,6 @@ import pytest
 from tests.support.programs import Python, run_python
 from tests.support.waiting import until
 from unisono.engine.process.alive import start_ticks
-from unisono.engine.process.stacks import SIGNAL
 from unisono.observe.live.ask_stacks import Answer, ask_for_stacks, process_status
 
 PROGRAM = """
@@ -128,32 +127,28 @@ def test_ended_process_is_not_asked(start: Start) -> None:
 
 
 FORK = """
-child = os.fork()
+number, child = answer_with_stacks(), os.fork()
     if child:
         sys.stdin.read()
         os.waitpid(child, 0)
     else:
-        print(os.getpid(), flush=True)
+        from unisono.observe.live.ask_stacks import process_status
+        takes = process_status(os.getpid()).takes(SIGNAL)
+        print(os.getpid(), takes, os.path.exists(f'/proc/self/fd/{number}'), flush=True)
         print(answer_with_stacks(), flush=True)
         sys.stdin.read()
 """
 
 
 def test_forked_child_has_its_own_file(start: Start) -> None:
+    """And until then, neither a handler nor its parent's file."""
     other = start(FORK.strip())
-    child, number = int(other.line()), int(other.line())
-    assert "away" in where(ask_for_stacks(child, start_ticks(child), number))
+    child, *of_parent = other.line().split()
+    assert of_parent == ["False", "False"]
+    number, ticks = int(other.line()), start_ticks(int(child))
+    assert "away" in where(ask_for_stacks(int(child), ticks, number))
     assert other.written() == 0
     assert "away" in where(other.ask())
-    other.end()
-
-
-def test_a_forked_child_has_no_handler(start: Start) -> None:
-    other = start(FORK.strip().replace("answer_with_stacks()", "0"))
-    child, _ = int(other.line()), other.line()
-    assert process_status(other.pid).takes(SIGNAL)
-    assert not process_status(child).takes(SIGNAL)
-    assert not os.path.exists(f"/proc/{child}/fd/{other.number}")
     other.end()
 
 
@@ -178,8 +173,3 @@ def test_traced_process_is_known(start: Start) -> None:
     assert (status.state, status.tracer) == ("t", os.getpid())
     assert other.ask() == Answer(silent="its process takes no signals now")
     libc.ptrace(17, other.pid, 0, 0)  # PTRACE_DETACH
-
-
-def test_unknown_process_has_no_status() -> None:
-    assert process_status(1 << 22).state == ""
-    assert process_status(os.getpid()).state == "R"

@@ -28,15 +28,15 @@ class Mutant(NamedTuple):
 
 _MESSAGES, _LANES, _AGREEMENT = "engine/kernels/messages.py", "engine/kernels/lanes.py", "ranks/group/agreement.py"
 _HOSTS, _VOTES = "engine/test_far_rehearsal.py", "ranks/group/test_agreement.py"
-_SHARES, _ORDERS = "engine/test_lanes.py", "engine/test_lane_orders.py"
+_ORDERS = "engine/test_lanes.py"
 
 MUTANTS = [
     Mutant("message of another segment", _MESSAGES, " + segment * _SEGMENT_ODD", "", _HOSTS),
     Mutant("forgotten messages", _MESSAGES, "get(state, StateWord.SENDING) + 1)", "0)", _HOSTS),
     Mutant("half that has not left", _MESSAGES, "have_left(plan, segment + 1,", "have_left(plan, segment,", _HOSTS),
-    Mutant("first piece copied twice", _LANES, " + k * piece * get(plan, PlanWord.ITEM)", "", _SHARES),
-    Mutant("last piece too long", _LANES, "min(piece, get(lanes, LaneWord.COUNT) - k * piece)", "piece", _SHARES),
-    Mutant("rest left out", _LANES, "pieces = (n + piece - 1) // piece", "pieces = n // piece", _SHARES),
+    Mutant("first piece copied twice", _LANES, " + k * piece * get(plan, PlanWord.ITEM)", "", _ORDERS),
+    Mutant("last piece too long", _LANES, "min(piece, get(lanes, LaneWord.COUNT) - k * piece)", "piece", _ORDERS),
+    Mutant("rest left out", _LANES, "pieces = (n + piece - 1) // piece", "pieces = n // piece", _ORDERS),
     Mutant(
         "move ends early",
         _LANES,
@@ -47,7 +47,7 @@ MUTANTS = [
     Mutant("two calls at once", _LANES, "LaneWord.BUSY, 1) != 0:", "LaneWord.BUSY, 1) > 1:", _ORDERS),
     Mutant("helper sleeps", _LANES, "LaneWord.SLEEPERS) > 0:\n", "LaneWord.SLEEPERS) > 1:\n", _ORDERS),
     Mutant("piece beyond the last", _LANES, "if job & _MOST >= job >> _", "if job & _MOST > job >> _", _ORDERS),
-    Mutant("earlier status kept", _LANES, "    put(lanes, LaneWord.STATUS, DONE)\n", "", _SHARES),
+    Mutant("earlier status kept", _LANES, "    put(lanes, LaneWord.STATUS, DONE)\n", "", _ORDERS),
     Mutant(
         "wrapped average",
         "engine/reducers/kernels.py",

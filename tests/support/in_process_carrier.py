@@ -2,7 +2,7 @@
 
 import ctypes as c
 import itertools
-import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -15,11 +15,13 @@ from unisono.engine.compile.program import TransportWord
 
 _UNDER_WAY, _FAILED, _FIRST_ERROR, _TAG_BITS = 1, -7, -200, 42
 _TAGS = (1 << _TAG_BITS) - 1
+Key = tuple[int, int, int]
+"""Source, destination, tag."""
 
 
 @dataclass(eq=False)
 class _Transfer:
-    """A send or a receive. moved: bytes so far. sends: see `Handle`."""
+    """A send or a receive. moved: bytes so far."""
 
     wires: "Wires"
     peer: int
@@ -29,7 +31,7 @@ class _Transfer:
     over: bool = False
 
     def settle(self) -> None:
-        """See `Handle`. What has arrived needs no other rank any more."""
+        """What has arrived needs no other rank any more."""
         if not self.over and self.wires.aborted:
             raise Lost(self.peer, "aborted")
         self.wires.finish(self)
@@ -42,35 +44,32 @@ class Wires:
     """
 
     def __init__(self, random: Random) -> None:
-        self.random = random
-        self._sent: dict[tuple[int, int, int], list[_Transfer]] = {}
-        self._posted: dict[tuple[int, int, int], list[_Transfer]] = {}
+        self.random, self.aborted = random, False
+        self._waiting: dict[tuple[Key, bool], list[_Transfer]] = defaultdict(list)
         self._pairs: list[tuple[_Transfer, _Transfer]] = []
-        self.aborted = False
-        self.unmet = 0
-        self.spy: Callable[[tuple[int, int, int], torch.Tensor], object] = lambda *_: None
+        self.spy: Callable[[Key, torch.Tensor], object] = lambda *_: None
 
-    def put(self, key: tuple[int, int, int], transfer: _Transfer, sent: bool) -> None:
-        """A send or a receive begins. key: source, destination, tag."""
-        if sent:
+    @property
+    def unmet(self) -> int:
+        """How many sends and receives have not met."""
+        return sum(map(len, self._waiting.values()))
+
+    def put(self, key: Key, transfer: _Transfer) -> None:
+        """A send or a receive begins."""
+        if transfer.sends:
             self.spy(key, transfer.data)
-        mine, others = (self._sent, self._posted) if sent else (self._posted, self._sent)
-        if others.get(key):
-            other = others[key].pop(0)
-            self.unmet -= 1
-            pair = (transfer, other) if sent else (other, transfer)
-            assert pair[0].data.numel() == pair[1].data.numel(), "a message of another size"
-            self._pairs.append(pair)
+        if others := self._waiting[key, not transfer.sends]:
+            into, out = sorted((transfer, others.pop(0)), key=lambda one: one.sends)
+            assert out.data.numel() == into.data.numel(), "a message of another size"
+            self._pairs.append((out, into))
         else:
-            mine.setdefault(key, []).append(transfer)
-            self.unmet += 1
+            self._waiting[key, transfer.sends].append(transfer)
 
     def take_back(self, receive: _Transfer) -> None:
         """Let no message meet this receive any more, unless one has."""
-        for posted in self._posted.values():
-            if receive in posted:
-                posted.remove(receive)
-                self.unmet -= 1
+        for (_, sends), waiting in self._waiting.items():
+            if not sends and receive in waiting:
+                waiting.remove(receive)
 
     def move(self) -> bool:
         """Move a few bytes of any message; False if there is none that could go on."""
@@ -105,7 +104,7 @@ class InProcessCarrier:
     fails: the next message that compiled code begins fails: "begin", at once; "later", when it is asked for.
     """
 
-    tags = 1 << _TAG_BITS
+    tags, owes = 1 << _TAG_BITS, False
 
     def __init__(self, wires: Wires, rank: int) -> None:
         self._wires, self._rank, self._numbers = wires, rank, itertools.count(1)
@@ -127,74 +126,46 @@ class InProcessCarrier:
         self.transport = c.addressof(self._words)
 
     def isend(self, peer: int, tag: int, data: torch.Tensor) -> _Transfer:
-        """See `Carrier`."""
-        return self._begin((self._rank, peer, tag), peer, data, sent=True)
+        return self._begin((self._rank, peer, tag), _Transfer(self._wires, peer, data, sends=True))
 
     def irecv(self, peer: int, tag: int, data: torch.Tensor) -> _Transfer:
-        """See `Carrier`."""
-        return self._begin((peer, self._rank, tag), peer, data, sent=False)
+        return self._begin((peer, self._rank, tag), _Transfer(self._wires, peer, data, sends=False))
 
-    def _begin(self, key: tuple[int, int, int], peer: int, data: torch.Tensor, *, sent: bool) -> _Transfer:
-        assert data.dtype is torch.uint8
-        assert data.dim() == 1
-        assert data.is_contiguous()
+    def _begin(self, key: Key, transfer: _Transfer) -> _Transfer:
+        assert (transfer.data.dtype, transfer.data.dim(), transfer.data.is_contiguous()) == (torch.uint8, 1, True)
         assert 0 <= key[2] < self.tags
         if self._wires.aborted:
-            raise Lost(peer, "aborted")
-        transfer = _Transfer(self._wires, peer, data, sent)
-        self._wires.put(key, transfer, sent)
+            raise Lost(transfer.peer, "aborted")
+        self._wires.put(key, transfer)
         return transfer
 
-    def pending(self, messages: Iterable[Handle]) -> list[Handle]:
-        """See `Carrier`."""
-        return [each for each in messages if not (isinstance(each, _Transfer) and each.over)]
-
     def keep_moving(self, messages: Iterable[Handle]) -> None:
-        """See `Carrier`. The test moves them."""
-
-    owes = False
+        """The test moves them."""
 
     def progress(self) -> None:
-        """See `Carrier`."""
-
-    def wait(self, *_: int) -> int:
-        """See `Carrier`."""
-        time.sleep(0.0002)
-        return 0
+        """The test moves messages."""
 
     def route(self, peer: int, tag: int, *, sends: bool) -> tuple[int, int]:
-        """See `Carrier`."""
         return (self._rank if sends else peer) << _TAG_BITS | tag, peer
 
     def run(self, kernel: Callable[..., int], arguments: tuple[int, ...], peer: int) -> int:
-        """See `Carrier`."""
         if self._wires.aborted:
             raise Lost(peer, "aborted")
         return kernel(*arguments)
 
     def adopt(self, request: int, _peer: int, _data: torch.Tensor, *, sends: bool) -> Handle:
-        """See `Carrier`."""
         found = self.requests.pop(request)
         assert found is not None
         assert sends == found.sends
         return found
 
     def lost(self, peer: int, status: int) -> Lost:
-        """See `Carrier`."""
         return Lost(peer, f"status {status}")
 
     def give_up(self, messages: Iterable[Handle]) -> None:
-        """See `Carrier`. Receives are taken back."""
         for message in messages:
             if isinstance(message, _Transfer):
                 self._wires.take_back(message)
-
-    def abort(self) -> None:
-        """See `Carrier`."""
-        self._wires.aborted = True
-
-    def close(self) -> None:
-        """See `Carrier`."""
 
     def _send(self, endpoint: int, place: int, nbytes: int, tag: int, _: int) -> int:
         at_once = self._wires.random.random() < 0.5

@@ -1,8 +1,9 @@
 """Mailboxes of several ranks in one process, on one host or over a carrier: tests make every interleaving by hand."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from random import Random
+from typing import Any
 
 import torch
 
@@ -19,16 +20,23 @@ Boxes = list[Mailbox]
 Make = Callable[[int], Boxes]
 
 
-class Mailboxes:
-    """boxes: a mailbox for each rank of these hosts. wires: to move messages by hand, if carriers are not `prompt`."""
+class Mailboxes(AbstractContextManager["Mailboxes"]):
+    """boxes: a mailbox for each rank of these hosts. wires: to move messages by hand, if carriers are not `prompt`.
 
-    def __init__(self, hosts: Hosts, *, prompt: bool, seed: int = 0) -> None:
-        ranks = range(hosts.ranks)
+    Ranks take messages from other hosts after `listen_to_all`.
+    """
+
+    def __init__(self, shape: str, *, prompt: bool = False, seed: int = 0) -> None:
+        hosts = Hosts.parse(shape)
         self.arenas = [Arena.create(hosts.ranks, Config(heap_bytes=1 << 20)) for _ in hosts.members]
         self.wires = Wires(Random(seed))
-        kind = PromptCarrier if prompt else InProcessCarrier
-        self.traffic = [CarrierStreams(kind(self.wires, rank)) for rank in ranks]
-        self.boxes = [self._make(hosts, rank) for rank in ranks]
+        kind: Any = PromptCarrier if prompt else InProcessCarrier
+        self.traffic = [CarrierStreams(kind(self.wires, rank)) for rank in range(hosts.ranks)]
+        self.boxes = [self._make(hosts, rank) for rank in range(hosts.ranks)]
+
+    def __exit__(self, *_: object) -> None:
+        for arena in self.arenas:
+            arena.close()
 
     def _make(self, hosts: Hosts, rank: int) -> Mailbox:
         arena = self.arenas[hosts.host_of(rank)]
@@ -48,17 +56,6 @@ class PromptCarrier(InProcessCarrier):
     def progress(self) -> None:
         while self._wires.move():
             pass
-
-
-@contextmanager
-def mailboxes(hosts: str, *, prompt: bool = False, seed: int = 0) -> Iterator[Mailboxes]:
-    """Mailboxes on hosts as `Hosts.parse` reads them. Ranks take messages from other hosts after `listen_to_all`."""
-    made = Mailboxes(Hosts.parse(hosts), prompt=prompt, seed=seed)
-    try:
-        yield made
-    finally:
-        for arena in made.arenas:
-            arena.close()
 
 
 def values(count: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:

@@ -11,7 +11,8 @@ The code under test runs on a `Page` in place of a memoryview; functions of kern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FunctionType, SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
@@ -36,6 +37,23 @@ def _join(into: View, other: View) -> None:
         into[at] = max(into.get(at, 0), number)
 
 
+@dataclass
+class Process:
+    """What one process has seen.
+
+    without: see `Memory`.
+    view: what it may still read.
+    read, ordered: what the words carry that it has read, or that it writes.
+    late: copies that it has not made yet.
+    """
+
+    without: Sequence[str]
+    view: View = field(default_factory=dict)
+    read: View = field(default_factory=dict)
+    ordered: View = field(default_factory=dict)
+    late: list[tuple[int, int, int]] = field(default_factory=list)
+
+
 class Memory:
     """choose(count): which of so many values a read takes.
 
@@ -49,7 +67,7 @@ class Memory:
         Memory.latest, self.choose = self, choose
         self._words: dict[int, list[tuple[int, View]]] = {}
         self._fenced: View = {}
-        self.writer, self.reader = (Process((without or {}).get(who, "")) for who in ("writer", "reader"))
+        self.writer, self.reader = (Process((without or {}).get(who, "").split()) for who in ("writer", "reader"))
         self.running = self.writer
 
     def by(self, process: Process, action: Callable[[Memory], T]) -> T:
@@ -164,24 +182,6 @@ class Memory:
         _join(self.running.view, {at: len(values) - 1 for at, values in self._words.items()})
 
 
-class Process:
-    """What one process has seen.
-
-    view: what it may still read.
-    read: what the words carry that it has read.
-    ordered: what the words carry that it writes.
-    late: copies that it has not made yet.
-    without: see `Memory`.
-    """
-
-    def __init__(self, without: str) -> None:
-        self.without = without.split()
-        self.view: View = {}
-        self.read: View = {}
-        self.ordered: View = {}
-        self.late: list[tuple[int, int, int]] = []
-
-
 class Page:
     """A memoryview of such memory. unit: bytes of an element; step: elements from one to the next."""
 
@@ -279,15 +279,11 @@ def published(known: Action, write: Action, read: Scene, then: Scene | None = No
 def copied(known: Action, copy: Action, overwrite: Action) -> Scene:
     """The writer copies a word to TARGET, perhaps late, then says so. The reader writes 9 there when it hears that."""
 
-    def scene(memory: Memory) -> bool:
-        memory.by(memory.reader, known)
-        memory.by(memory.writer, Memory.know_all)
-        memory.by(memory.writer, copy)
-        memory.by(memory.reader, overwrite)
-        memory.by(memory.writer, Memory.catch_up)
-        return memory.by(memory.writer, lambda m: m.read(TARGET)) != 9
+    def remains(memory: Memory) -> bool:
+        memory.catch_up()
+        return memory.read(TARGET) != 9
 
-    return scene
+    return published(known, copy, lambda memory: bool(overwrite(memory)), remains)
 
 
 def as_python(function: Any, memory: Memory, **others: Callable[..., Any] | int) -> Any:
