@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 Python = Callable[..., "subprocess.Popen[str]"]
@@ -37,17 +36,3 @@ def run_python(*words: object, check: bool = False, **how: Any) -> subprocess.Co
 def place(rank: int, size: int, port: int) -> dict[str, object]:
     """What a launcher tells a rank."""
     return {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
-
-def torchrun(ranks: int, script: Path, *words: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a script by torchrun. The launcher is asked to end after 100 s: it then ends its workers, too."""
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), str(script)]
-    environment, pipe = {**os.environ, "OMP_NUM_THREADS": "1", **variables}, subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, *command, *map(str, words)], env=environment, stdout=pipe, stderr=pipe, text=True
-    ) as launcher:
-        try:
-            out, err = launcher.communicate(timeout=100)
-        finally:
-            launcher.terminate()
-    return subprocess.CompletedProcess(command, launcher.returncode, out, err)

@@ -15,15 +15,13 @@ Ranks = frozenset[int]
 
 
 class Rank(NamedTuple):
-    """told: what others read. lent: without whom the groups are for which others find an entry here, and whether there
-    is memory. has: the memory that it has found, by the same; each is named by who lends it. without: whom it wants to
-    leave out. looks, gone, seen: whether it looks just now, whom it saw gone when it began to, and what it has read of
-    the others, as far as it is.
+    """told: what others read. has: without whom the groups are whose memory it has. without: whom it wants to leave
+    out. looks, gone, seen: whether it looks just now, whom it saw gone when it began to, and what it has read of the
+    others, as far as it is.
     """
 
     told: Proposal | None = None
-    lent: frozenset[tuple[Ranks, bool]] = frozenset()
-    has: frozenset[tuple[Ranks, int]] = frozenset()
+    has: frozenset[Ranks] = frozenset()
     without: Ranks = frozenset()
     looks: bool = False
     gone: Ranks = frozenset()
@@ -33,21 +31,15 @@ class Rank(NamedTuple):
     def decided(self) -> bool:
         return self.told is not None and self.told.decided
 
-    def finds(self, failed: Ranks) -> int | None:
-        """Whose memory it has for the group without these."""
-        return next((lender for those, lender in self.has if those == failed), None)
-
 
 class World(NamedTuple):
-    """A state of all ranks. hosts: of each rank. full: who can lend no memory.
+    """A state of all ranks.
 
     What may happen yet: wishes: that a rank calls `shrink` again, or for the first time, to leave some out; deaths,
     interrupts, ballots: how many.
     """
 
     ranks: tuple[Rank, ...]
-    hosts: tuple[int, ...]
-    full: Ranks = frozenset()
     dead: Ranks = frozenset()
     wishes: tuple[tuple[int, int], ...] = ()
     deaths: int = 0
@@ -55,10 +47,9 @@ class World(NamedTuple):
     ballots: int = 2
 
 
-def of(hosts: str, **what: object) -> World:
-    """At the beginning. hosts: such as 112: two ranks on host 1, one on host 2."""
-    start = World((Rank(),) * len(hosts), tuple(map(int, hosts)))
-    return start._replace(**what)  # type: ignore[arg-type]  # its fields
+def of(size: int, **what: object) -> World:
+    """At the beginning."""
+    return World((Rank(),) * size)._replace(**what)  # type: ignore[arg-type]  # its fields
 
 
 def replaced(world: World, me: int, rank: Rank) -> World:
@@ -81,10 +72,11 @@ def following(world: World, at_once: int = 1) -> Iterator[World]:
             if wish[0] == me and not rank.looks:
                 again = replaced(world, me, rank._replace(without=rank.without | {wish[1]}))
                 yield again._replace(wishes=tuple(other for other in world.wishes if other != wish))
-        then = step(world, me, at_once)
-        yield then
-        if world.ballots:
-            begun = step(world, me, at_once, may_begin=True)
+        decides = len(rank.seen) == len(world.ranks) - 1
+        for finds in (True, False) if decides else (True,):
+            then = step(world, me, at_once, finds=finds)
+            yield then
+            begun = step(world, me, at_once, finds=finds, may_begin=world.ballots > 0)
             if begun != then:
                 yield begun._replace(ballots=world.ballots - 1)
 
@@ -94,8 +86,8 @@ def done(rank: Rank) -> Rank:
     return rank._replace(looks=False, gone=frozenset(), seen=())
 
 
-def step(world: World, me: int, at_once: int = 1, *, may_begin: bool = False) -> World:
-    """This rank begins a look, or reads on, or does what follows from the look."""
+def step(world: World, me: int, at_once: int = 1, *, may_begin: bool = False, finds: bool = True) -> World:
+    """This rank begins a look, or reads on, or does what follows from the look. finds: the memory, if all agree."""
     rank, others = world.ranks[me], [other for other in range(len(world.ranks)) if other != me]
     if not rank.looks:
         rank = rank._replace(looks=True, gone=world.dead)
@@ -106,28 +98,10 @@ def step(world: World, me: int, at_once: int = 1, *, may_begin: bool = False) ->
         return replaced(world, me, rank._replace(seen=(*rank.seen, *more)))
     seen, mine, found = dict(zip(others, rank.seen, strict=True)), rank.told, False
     if mine is not None and me not in mine.failed and agree(mine, seen):
-        after = find_memory(world, me, mine.failed)
-        found = after.finds(mine.failed) is not None
-        if after.lent != rank.lent:
-            return replaced(world, me, after)
-        rank = after
-    out = rank.gone | rank.without
-    told = next_proposal(me, mine, seen, out, has_memory=found, may_begin=may_begin)
+        rank = rank._replace(has=rank.has | {mine.failed}) if finds else rank
+        found = mine.failed in rank.has
+    told = next_proposal(me, mine, seen, rank.gone | rank.without, has_memory=found, may_begin=may_begin)
     return replaced(world, me, done(rank._replace(told=told)))
-
-
-def find_memory(world: World, me: int, failed: Ranks) -> Rank:
-    """The rank when it has found the memory of the first member of its host that can lend any, or lent it."""
-    rank = world.ranks[me]
-    for candidate, host in enumerate(world.hosts):
-        if host != world.hosts[me] or candidate in failed or rank.finds(failed) is not None:
-            continue
-        lent = dict(world.ranks[candidate].lent).get(failed)
-        if lent is None:
-            return rank._replace(lent=rank.lent | {(failed, me not in world.full)}) if candidate == me else rank
-        if lent:
-            return rank._replace(has=rank.has | {(failed, candidate)})
-    return rank
 
 
 def check(world: World, wishes: Ranks) -> None:
@@ -136,11 +110,8 @@ def check(world: World, wishes: Ranks) -> None:
     assert len(decisions) <= 1, "two groups"
     for failed in decisions:
         assert failed <= world.dead | wishes, "who lives, and whom nobody wants to leave out, is left out"
-        memory = {}
-        for me, rank in enumerate(world.ranks):
-            if me not in failed | world.dead:
-                assert rank.finds(failed) is not None, "a member without memory"
-                assert memory.setdefault(world.hosts[me], rank.finds(failed)) == rank.finds(failed), "other memory"
+        members = (rank for me, rank in enumerate(world.ranks) if me not in failed | world.dead)
+        assert all(failed in rank.has for rank in members), "a member without memory"
 
 
 def explore(start: World, at_once: int, most: int = 1_000_000) -> list[World]:
@@ -172,28 +143,28 @@ def ends(world: World, stopped: Ranks) -> World:
 
 
 def check_ends(world: World, stopped: Ranks) -> None:
-    """All who go on come to an end, whoever else is stopped here, unless there is no memory."""
+    """All who go on come to an end, whoever else is stopped here."""
     last = ends(world, stopped)
     check(last, frozenset(range(len(world.ranks))))
     for me, rank in enumerate(last.ranks):
-        assert rank.decided or me in stopped | last.dead | last.full, (world, stopped, last)
+        assert rank.decided or me in stopped | last.dead, (world, stopped, last)
 
 
 STARTS = [
-    (of("11", wishes=((1, 0), (0, 1))), 1),
-    (of("11", wishes=((1, 0),), ballots=4), 1),
-    (of("12", wishes=((1, 0),), deaths=1, interrupts=1), 1),
-    (of("11", wishes=((1, 0),), full=frozenset({0}), deaths=1), 1),
-    (of("111", wishes=((2, 0),), ballots=1), 2),
+    (of(2, wishes=((1, 0), (0, 1))), 1),
+    (of(2, wishes=((1, 0),), ballots=4), 1),
+    (of(2, wishes=((1, 0),), deaths=1, interrupts=1), 1),
+    (of(2, wishes=((1, 0),), deaths=1), 1),
+    (of(3, wishes=((2, 0),), ballots=1), 2),
 ]
 MORE = [
-    (of("11", wishes=((1, 0), (0, 1)), deaths=1, interrupts=1), 1),
-    (of("111", ballots=3), 2),
-    (of("111", wishes=((2, 0),)), 1),
-    (of("111", wishes=((1, 0), (2, 0))), 2),
-    (of("111", wishes=((1, 0), (2, 1)), ballots=1), 2),
-    (of("111", wishes=((1, 2), (2, 1)), ballots=1), 2),
-    (of("112", wishes=((1, 0),), deaths=1, ballots=1), 2),
+    (of(2, wishes=((1, 0), (0, 1)), deaths=1, interrupts=1), 1),
+    (of(3, ballots=3), 2),
+    (of(3, wishes=((2, 0),)), 1),
+    (of(3, wishes=((1, 0), (2, 0))), 2),
+    (of(3, wishes=((1, 0), (2, 1)), ballots=1), 2),
+    (of(3, wishes=((1, 2), (2, 1)), ballots=1), 2),
+    (of(3, wishes=((1, 0),), deaths=1, ballots=1), 2),
 ]
 
 
@@ -214,8 +185,7 @@ def test_random_interleavings(seed: int) -> None:
     for _ in range(10):
         ranks = choose.randint(3, 6)
         wishes = tuple((rank, choose.randrange(ranks)) for rank in choose.sample(range(ranks), choose.randint(0, 3)))
-        hosts = "".join(choose.choice("12") for _ in range(ranks))
-        world = of(hosts, wishes=wishes, deaths=choose.randint(0, 2), interrupts=choose.randint(0, 2), ballots=100)
+        world = of(ranks, wishes=wishes, deaths=choose.randint(0, 2), interrupts=choose.randint(0, 2), ballots=100)
         for _ in range(30):
             stopped = choose.randrange(ranks)
             for _ in range(choose.randint(1, 60)):

@@ -74,29 +74,20 @@ def test_system_tells_an_end_the_parent_knows(group: Any) -> None:
     assert str(group.gone()) in ("exited with code 0", "died")  # Linux tells since 6.15
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [(3 << 8, "exited with code 3"), (9, "was killed by signal 9 (SIGKILL)"),
-     (11 | 0x80, "was killed by signal 11 (SIGSEGV)"), (35, "was killed by signal 35 (real-time)")],
-)  # fmt: skip
-def test_a_wait_status_in_words(status: int, words: str) -> None:
-    assert ending_in_words(status) == words
-
-
-def test_number_of_a_thread_is_no_life(group: Any) -> None:
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    group.board.set_process(thread.native_id, MINE)
-    how = group.gone()
-    end.set()
-    thread.join()
-    assert how.how == DepartureKind.DIED
+def test_end_by_a_real_time_signal_in_words() -> None:
+    assert ending_in_words(35) == "was killed by signal 35 (real-time)"
 
 
 def test_number_of_another_process_is_no_life(group: Any) -> None:
-    group.board.set_process(os.getpid(), MINE - 1)
-    assert group.gone().how == DepartureKind.DIED
+    """Nor that of a thread."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    for number, start in ((thread.native_id, MINE), (os.getpid(), MINE - 1)):
+        group.board.set_process(number, start)
+        assert group.gone().how == DepartureKind.DIED
+    end.set()
+    thread.join()
 
 
 def test_a_zombie_has_ended(group: Any) -> None:
@@ -120,16 +111,12 @@ def descriptors(more: int | None = None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@pytest.mark.parametrize("more", [None, 1])
-def test_no_death_where_descriptors_are_few(group: Any, more: int | None) -> None:
+def test_deaths_are_seen_where_descriptors_are_few(group: Any) -> None:
     """One is not enough to watch the process and to read when it has started."""
     group.liveness.close()  # it does not watch it any more
-    with descriptors(more):
-        assert group.gone() is None
-
-
-def test_death_is_seen_without_descriptors(group: Any) -> None:
-    group.liveness.close()
+    for more in (None, 1):
+        with descriptors(more):
+            assert group.gone() is None
     kill(group.child)
     with descriptors():
         assert group.gone() is not None

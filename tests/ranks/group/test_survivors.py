@@ -1,16 +1,19 @@
-"""After a rank has died: the survivors name it, and go on in a smaller group."""
+"""Ranks that are late or stopped while a group shrinks: the others name them, and go on without them."""
 
-from collections.abc import Callable
+import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import unisono
 from tests.support.on_ranks import in_new_world
-from tests.support.waiting import until
+from tests.support.waiting import once, until
 from unisono import RankFailed
+from unisono.engine.memory.sub_arena import SubArena
 
 
 @in_new_world(3, gives=["went on", "went on", "left out"])
@@ -53,76 +56,79 @@ def test_other_call_hears_that_others_shrink(hosts: str | None) -> float:
     return tensor[1].item()
 
 
-def replace_lend(group: unisono.Group, act: Callable[[], object]) -> None:
-    """Do this first where this rank lends the memory of the smaller group."""
+def total(group: unisono.Group) -> float:
+    """A call of this group, of which all members have another part."""
+    mine = torch.tensor([2.0**group.world.rank])
+    unisono.all_reduce(mine, group=group)
+    return mine.item()
+
+
+@in_new_world(3, gives=[(3.0, [True, False]), (3.0, []), None])
+def test_memory_for_a_left_out_rank_is_freed(tmp_path: Path) -> tuple[float, list[bool]] | None:
+    """Rank 2 is stopped where it has agreed, and before it uses the memory that rank 0 has lent."""
+    group, lent = unisono.init(), list[SubArena]()
     lender = group.engine.lender
-    lend = lender.lend
-
-    def act_and_lend(*args: Any) -> Any:
-        act()
-        return lend(*args)
-
-    lender.lend = act_and_lend  # type: ignore[method-assign]
-
-
-def lend_raises(group: unisono.Group, error: BaseException, times: int = 99) -> None:
-    errors = [error] * times
-
-    def fail() -> None:
-        if errors:
-            raise errors.pop()
-
-    replace_lend(group, fail)
-
-
-@pytest.mark.parametrize("waits_for", ["its agreement", "its memory"])
-@in_new_world(2)
-def test_who_waits_long_looks_seldom(waits_for: str, tmp_path: Path) -> None:
-    """About 300 times in a second; 5,000 looks would take a tenth of a processor."""
-    group, looks = unisono.init(), []
+    lend, borrow = lender.lend, lender.borrow
     unisono.barrier()
 
-    def come_late() -> None:
-        until((tmp_path / "late").exists)
+    def keep(*arguments: object) -> SubArena:
+        lent.append(lend(*arguments))  # type: ignore[arg-type]  # as it was called
+        return lent[-1]
 
-    if group.rank == 1:
-        left = group.liveness.left
-        group.liveness.left = lambda rank: looks.append(rank) or left(rank)  # type: ignore[method-assign, func-returns-value]
-        with pytest.raises(unisono.WaitTimeout):
-            group.shrink(timeout_s=1.0)
-        (tmp_path / "late").touch()
-    elif waits_for == "its memory":
-        replace_lend(group, come_late)
-    else:
-        come_late()
-    unisono.barrier(group.shrink())
-    assert len(looks) < 600
+    def stop_and_borrow(*arguments: object) -> SubArena:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return borrow(*arguments)  # type: ignore[arg-type]  # as it was called
 
-
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
-@in_new_world(3, all_give=7.0)
-def test_exception_in_shrink_is_told_to_others(failure: type[BaseException], tmp_path: Path) -> float:
-    """They wait for that rank when they call it again, with a limit, and go on with it once it does so, too."""
-    group = unisono.init()
-    unisono.barrier()
-    if group.rank == 0:
-        lend_raises(group, failure("not here"), times=1)
-        with pytest.raises(failure, match="not here"):
+    if group.rank == 2:
+        lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]
+        with pytest.raises(unisono.LeftOut):
             group.shrink()
-        until(lambda: all((tmp_path / name).exists() for name in "12"))
+        (tmp_path / "2 has heard").touch()
+        return None
+    lender.lend = keep  # type: ignore[assignment, method-assign]
+    with suppress(unisono.WaitTimeout):
+        group.shrink(timeout_s=1.0)
+    smaller = group.shrink(without=[2])
+    seen = total(smaller)
+    unisono.barrier()
+    if smaller.rank == 0:
+        os.kill(group.engine.arena.board(2).pid, signal.SIGCONT)
+    until((tmp_path / "2 has heard").exists)
+    return seen, [memory.returned for memory in lent]
+
+
+@in_new_world(2, all_give=3.0)
+def test_words_about_an_earlier_call_do_not_count() -> float:
+    """The first call of both ranks has failed. Rank 0 is in its second one when rank 1 still says so."""
+    group = unisono.init()
+    board = group.engine.arena.board
+    board(group.rank).set_attempt(1, "OutOfMemory")
+    unisono.barrier()
+    if group.rank == 1:
+        until(lambda: board(0).attempt[0] == 2 and board(0).proposal is not None)
+        time.sleep(0.1)
+    return total(group.shrink())
+
+
+@in_new_world(2, all_give=3.0)
+def test_interrupted_shrink_is_told() -> float:
+    """The other rank waits for it when it makes the call again, with a limit, and goes on with it."""
+    group = unisono.init()
+    proposal = lambda rank: group.engine.arena.board(rank).proposal  # noqa: E731
+    if group.rank == 0:
+        once(lambda: proposal(0) is not None, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            group.shrink()
+        until(lambda: group.engine.arena.board(1).attempt[0] == 3)
     else:
-        with pytest.raises(unisono.PeerFailed, match=f"{failure.__name__}: not here. Call shrink") as caught:
+        until(lambda: group.engine.arena.board(0).attempt[1])
+        with pytest.raises(unisono.PeerFailed, match=r"KeyboardInterrupt\. Call shrink") as caught:
             group.shrink()
         assert (caught.value.rank, caught.value.whole) == (0, False)
-        (tmp_path / f"{group.rank} has heard").touch()
-        until(lambda: all((tmp_path / f"{rank} has heard").exists() for rank in (1, 2)))
-        with pytest.raises(unisono.WaitTimeout, match=f"On rank 0, {failure.__name__}: not here") as late:
+        with pytest.raises(unisono.WaitTimeout, match="On rank 0, KeyboardInterrupt") as late:
             group.shrink(timeout_s=0.1)
-        assert 0 in late.value.missing
-        (tmp_path / str(group.rank)).touch()
-    mine = torch.tensor([2.0**group.rank])
-    unisono.all_reduce(mine, group=group.shrink())
-    return mine.item()
+        assert late.value.missing == (0,)
+    return total(group.shrink())
 
 
 def test_ranks_that_there_are_not() -> None:

@@ -16,6 +16,16 @@ def failure(act: Callable[..., Any], ranks: int = 1, *args: Any, **how: Any) -> 
     return caught.value
 
 
+class Made:
+    """An argument that each rank makes by this call when it reads it."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self.call
+
+
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure, other ranks have only a moment to end on their own."""

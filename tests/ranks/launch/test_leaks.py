@@ -62,18 +62,14 @@ def end(watches: list[int], within_s: float = 10.0) -> bool:
     return all(select.select([watch], [], [], within_s)[0] for watch in watches)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_parent_leaves_no_process(number):
-    with started() as (parent, watches):
+FORKS = "import ctypes\nif ctypes.PyDLL(None).fork() == 0:\n    os.close(1); os.close(2); os.read(0, 1); os._exit(0)"
+
+
+@pytest.mark.parametrize(("before", "number"), [("", signal.SIGKILL), ("", signal.SIGTERM), (FORKS, signal.SIGKILL)])
+def test_a_killed_parent_leaves_no_process(before, number):
+    """Nor if it has forked behind Python's back, so that nothing is closed in the child. This ends with its input."""
+    with started(before) as (parent, watches):
         parent.send_signal(number)
-        assert end(watches)
-
-
-def test_killed_parent_with_forked_child():
-    """Forked behind Python's back, so that nothing is closed in it. It ends with its standard input."""
-    fork = "import ctypes\nif ctypes.PyDLL(None).fork() == 0:\n    os.close(1); os.close(2); os.read(0, 1); os._exit(0)"
-    with started(fork) as (parent, watches):
-        parent.kill()
         assert end(watches)
 
 
@@ -152,12 +148,9 @@ def census() -> tuple[int, int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count(), len(children.read().split())
 
 
-def expect_no_more_than(before: tuple[int, int, int]) -> None:
-    """There may be less: threads of earlier tests end in their own time."""
-    assert all(now <= then for now, then in zip(census(), before, strict=True)), (census(), before)
+def test_ended_worlds_leak_nothing():
+    """After failures, and when a world is forgotten."""
 
-
-def test_failures_leak_nothing():
     def fail():
         return 1 // get_rank()
 
@@ -171,12 +164,6 @@ def test_failures_leak_nothing():
             with pytest.raises(RankFailed):
                 w.run(fail)
         assert isinstance(run(lambda: get_rank() and os._exit(3), 2, return_exceptions=True)[1], RankFailed)
-    expect_no_more_than(before)
-
-
-def test_a_forgotten_world_ends_with_its_object():
-    run(int, 2)
-    before = census()
     w = world(2)
     watches = [os.pidfd_open(pid) for pid in w.run(os.getpid)]
     del w
@@ -184,7 +171,8 @@ def test_a_forgotten_world_ends_with_its_object():
     assert end(watches)
     for watch in watches:
         os.close(watch)
-    expect_no_more_than(before)
+    # There may be less: threads of earlier tests end in their own time.
+    assert all(now <= then for now, then in zip(census(), before, strict=True)), (census(), before)
 
 
 def test_nothing_is_said_at_exit():

@@ -89,11 +89,12 @@ def test_lines_with_a_prefix(capsys):
         rank = get_rank()
         sys.stdout.write(f"first {rank}\n\nhalf")
         sys.stderr.write(f"error {rank}\n")
+        atexit.register(print, "bye", file=sys.stderr)
 
     run(speak_in_lines, 2, prefix=True)
     seen = capsys.readouterr()
     assert lines(seen.out) == sorted(f"[rank {r}] {text}" for r in range(2) for text in (f"first {r}", "", "half"))
-    assert lines(seen.err) == ["[rank 0] error 0", "[rank 1] error 1"]
+    assert lines(seen.err) == ["[rank 0] bye", "[rank 0] error 0", "[rank 1] bye", "[rank 1] error 1"]
 
 
 def test_prefix_in_a_file_and_in_the_next_run(capfd):
@@ -104,11 +105,6 @@ def test_prefix_in_a_file_and_in_the_next_run(capfd):
         [f"[rank {a}] one", f"[rank {1 - a}] one", f"[rank {b}] two", f"[rank {1 - b}] two"]
         for a in range(2) for b in range(2)
     )  # fmt: skip
-
-
-def test_what_exit_handlers_print(capsys):
-    run(lambda: atexit.register(print, "bye") and None, 2, prefix=True)
-    assert lines(capsys.readouterr().out) == ["[rank 0] bye", "[rank 1] bye"]
 
 
 def boom():
@@ -195,11 +191,7 @@ import json, sys
 with open(f"{{sys.argv[1]}}-{{os.environ['RANK']}}", "w") as file:
     json.dump(streams("self") + streams(os.getppid()), file)
 """
-OURS = ("socket:", "/memfd:", "anon_inode:")
-
-
-def close() -> None:
-    os.closerange(0, 3)
+without_streams = functools.partial(run_python, stdin=None, preexec_fn=functools.partial(os.closerange, 0, 3))
 
 
 @pytest.mark.cold
@@ -207,17 +199,17 @@ def close() -> None:
 def test_closed_streams_are_not_reused(tmp_path: Path, stderr: str) -> None:
     """No file of the library gets the number of a standard stream, to which C code may write."""
     made = tmp_path / "made"
-    run_python("-c", PROGRAM, made, stderr, stdin=None, preexec_fn=close)
+    without_streams("-c", PROGRAM, made, stderr)
     *sums, (_, after) = json.loads(made.read_text())
     assert [each for each, _ in sums] == [[1.0] * 3] + [[2.0] * 3] * 4
     assert set(after) == {os.devnull}
-    assert not [link for _, links in sums for link in links if link.startswith(OURS)]
+    assert not [link for _, links in sums for link in links if link.startswith(("socket:", "/memfd:", "anon_inode:"))]
 
 
 @pytest.mark.cold
 def test_closed_streams_of_a_command(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     words = ["run", "-n", "2", "--no-prefix", tmp_path / "script.py", tmp_path / "made"]
-    run_python("-m", "unisono", *words, stdin=None, preexec_fn=close)
+    without_streams("-m", "unisono", *words)
     for rank in range(2):
         assert json.loads((tmp_path / f"made-{rank}").read_text()) == [os.devnull] * 6

@@ -1,8 +1,9 @@
-"""Ranks come to life: results, ways to give a function, state, nesting."""
+"""Ranks come to life: results, ways to give a function, state, nesting; as if on several hosts, too."""
 
 import os
 import random
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from unisono import get_rank, init, run, shutdown, world
 from unisono.base.errors import ArgumentError, NotInitialized, RankFailed
 from unisono.ranks.group.current import get_default
 from unisono.ranks.launch.worlds import run_script
+from unisono.schedule import Hosts
 
 KEPT = {}
 
@@ -70,37 +72,24 @@ def test_a_world_keeps_processes_group_and_state():
     assert w.pids == []
 
 
-def test_returned_rank_is_back_in_the_next_run():
-    def absent():
-        return [init().engine.arena.board(peer).gone for peer in range(2)]
-
-    with world(2) as w:
-        w.run(where)
-        w.run(where)
-        # Rank 0 cannot yet have returned while it looks at its own board.
-        assert w.run(absent)[0][0] is None
+def leave():
+    init()
+    shutdown()
+    return get_default() is None
 
 
-def test_a_failed_run_is_followed_by_fresh_ranks():
+@pytest.mark.parametrize(
+    ("act", "ends"),
+    [(lambda: 1 // get_rank(), pytest.raises(RankFailed)), (leave, nullcontext())],
+    ids=["fails", "leaves"],
+)
+def test_ended_ranks_are_followed_by_fresh_ones(act, ends):
     with world(2) as w:
         w.run(remember, "old")
         before = w.pids
-        with pytest.raises(RankFailed):
-            w.run(lambda: 1 // get_rank())
+        with ends:
+            assert w.run(act) == [True, True]
         assert w.run(remember, "new") == [(0, "new"), (1, "new")]
-        assert not set(before) & set(w.pids)
-
-
-def test_a_function_may_shut_its_group_down():
-    def leave():
-        init()
-        shutdown()
-        return get_default() is None
-
-    with world(2) as w:
-        before = w.run(os.getpid)
-        assert w.run(leave) == [True, True]
-        assert w.run(where) == [(0, 2, (), {}), (1, 2, (), {})]
         assert not set(before) & set(w.pids)
 
 
@@ -208,3 +197,55 @@ distributed.barrier()
 def test_the_port_of_a_script_is_its_own(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     assert run_script(str(tmp_path / "script.py"), ranks=2, timeout_s=60.0) == [None, None]
+
+
+PLACES = """
+import os, sys, unisono
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "UNISONO_HOST_ID")
+sys.stdout.write(f"{unisono.init().hosts.text} {[os.environ[name] for name in names]}\\n")
+"""
+
+
+def about():
+    group = init()
+    return group.hosts, os.environ["UNISONO_HOST_ID"], os.fstat(group.engine.arena.fd).st_ino
+
+
+@pytest.mark.parametrize("hosts", ["2x1", "3+1", "2x2:round_robin", Hosts(((0, 2), (1,)))])
+def test_each_host_has_its_memory(hosts):
+    """A map may be given as it is."""
+    said = run(about, hosts=hosts)
+    hosts = Hosts.parse(hosts) if isinstance(hosts, str) else hosts
+    assert {one[0] for one in said} == {hosts}
+    assert [one[1] for one in said] == [f"{hosts.host_of(rank)}" for rank in range(hosts.ranks)]
+    assert Hosts.of([one[2] for one in said]) == hosts
+
+
+def test_one_host_is_a_world_as_ever():
+    say = lambda: (init().hosts, "UNISONO_HOST_ID" in os.environ)  # noqa: E731
+    assert run(say, hosts="2") == [(Hosts.one(2), False)] * 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "hosts", "words"), [(4, "2x1", "got 4, but hosts 2x1 have 2"), (2, "2y1", "such as"), (2, 2, "such as")]
+)
+def test_hosts_that_do_not_fit_are_refused(ranks, hosts, words):
+    with pytest.raises(ArgumentError, match=words):
+        world(ranks, hosts=hosts)
+
+
+def test_script_on_hosts_knows_its_place(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(PLACES)
+    done = run_python("-m", "unisono", "run", "--hosts", "2+1", "--no-prefix", script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "2+1 ['0', '0', '3', '2', '0']", "2+1 ['1', '1', '3', '2', '0']", "2+1 ['2', '0', '3', '1', '1']",
+    ]  # fmt: skip
+
+
+@pytest.mark.cold
+def test_parent_needs_neither_torch_nor_numba():
+    code = "import sys, unisono\nunisono.run(int, 2)\nprint([m for m in ('torch', 'numba') if m in sys.modules])"
+    done = run_python("-c", code, check=True)
+    assert done.stdout == "[]\n"

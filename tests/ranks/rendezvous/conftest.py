@@ -1,27 +1,25 @@
-"""Ranks that are threads, stores in which something happens, and meetings whose time is up when a test says so."""
+"""Ranks that are threads, and stores in which something happens."""
 
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
 from torch.distributed import PrefixStore, Store
 
-from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.records import DepartureKind
-from unisono.ranks.rendezvous import meeting
-from unisono.ranks.rendezvous.entries import write
+from unisono.ranks.rendezvous.entries import read, write
 from unisono.ranks.rendezvous.identity import Identity
-from unisono.ranks.rendezvous.meeting import Meeting, MeetingResult
+from unisono.ranks.rendezvous.meeting import NOTICE, Meeting, MeetingResult
 
 Act = Callable[[str, str], object]
 
 here = threading.local()
-"""rank: that this thread is. special: the fields in which its identity is special."""
+"""special: the fields in which the identity of this thread is special."""
 
 
 def meet(rank: int, size: int, store: Store, timeout_s: float = 60.0, *how: Any, **options: Any) -> MeetingResult:
@@ -31,7 +29,7 @@ def meet(rank: int, size: int, store: Store, timeout_s: float = 60.0, *how: Any,
 
 def outcome(act: Callable[[int], Any], rank: int, special: Callable[[int], dict[str, Any]] = lambda _: {}) -> Any:
     """What the function returns for this rank, which is this thread from now on, or raises."""
-    here.rank, here.special = rank, special(rank)
+    here.special = special(rank)
     try:
         return act(rank)
     except (ArgumentError, OutOfMemory, PeerError, WaitTimeout) as error:
@@ -90,43 +88,23 @@ class Acting(Store):  # type: ignore[misc]
         super().__init__()
         self.store, self.before, self.after = store, before, after
 
-
-def _method(name: str) -> Callable[..., Any]:
-    def ask(acting: Acting, key: Any, *more: Any) -> Any:
-        acting.asked, last = (name, key, *more), key if isinstance(key, str) else key[-1]
-        acting.before(name, last)
-        answer = getattr(acting.store, name)(key, *more)
-        acting.after(name, last)
+    def _ask(self, name: str, key: Any, *more: Any) -> Any:
+        self.asked, last = (name, key, *more), key if isinstance(key, str) else key[-1]
+        self.before(name, last)
+        answer = getattr(self.store, name)(key, *more)
+        self.after(name, last)
         return answer
 
-    return ask
+    set, compare_set, add = partialmethod(_ask, "set"), partialmethod(_ask, "compare_set"), partialmethod(_ask, "add")
+    check, get = partialmethod(_ask, "check"), partialmethod(_ask, "get")
 
 
-for _name in ("set", "compare_set", "add", "check", "get"):
-    setattr(Acting, _name, _method(_name))
-
-
-class Came(list[Meeting]):
-    """The ranks' parts in meetings, as soon as others can see that they have come."""
-
-    def of(self, rank: int) -> list[Meeting]:
-        """The parts of one rank."""
-        return [part for part in self if part._rank == rank]
-
-    def time_is_up(self, *ranks: int) -> None:
-        """Let the time of the last part of each of these ranks be up, as soon as all have come."""
-        until(lambda: all(self.of(rank) for rank in ranks))
-        for rank in ranks:
-            self.of(rank)[-1]._deadline = 0.0
-
-
-@pytest.fixture
-def came(monkeypatch: pytest.MonkeyPatch) -> Came:
-    """Who has come, from now on. No rank waits a second for a reason."""
-    monkeypatch.setattr(meeting, "_REASON_S", 0.3)
-    come, came = Meeting._come, Came()
-    monkeypatch.setattr(Meeting, "_come", lambda part: (come(part), came.append(part)))
-    return came
+def has_come(store: Store, rank: int) -> bool:
+    """Can others see that a rank has come to the meeting of the rank 0 that began last?"""
+    if not store.check([NOTICE]):
+        return False
+    name = read(Identity, store.get(NOTICE), 0).listens_at
+    return rank == 0 or bool(PrefixStore(name, store).check([f"rank {rank}"]))
 
 
 def ended(**special: Any) -> Identity:
@@ -136,7 +114,7 @@ def ended(**special: Any) -> Identity:
 
 def begun(store: Store, first: Identity) -> PrefixStore:
     """The part of the store of a meeting that this rank 0 has begun."""
-    store.set(meeting.NOTICE, write(first))
+    store.set(NOTICE, write(first))
     return PrefixStore(first.listens_at, store)
 
 

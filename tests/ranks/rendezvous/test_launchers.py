@@ -18,40 +18,27 @@ from tests.support.programs import Python, place
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
 from unisono.ranks.group.initialize import meet_in_rounds
-from unisono.ranks.rendezvous import launchers
-from unisono.ranks.rendezvous.launchers import Launch, detect
+from unisono.ranks.rendezvous.launchers import detect
 
 LAUNCHERS = {"openmpi": "ompirun_wrapper", "mpich": "mpiexec.hydra"}
 """Wheel -> its launcher by the name that only it has: both wheels own a file `mpirun`."""
 
 
-def launcher(wheel: str) -> tuple[Path, dict[str, str]] | None:
-    """A wheel's launcher, and the environment it needs (root is allowed, as in containers); None: not installed."""
+def run_by(wheel: str, ranks: int, program: str, folder: Path, **environment: str) -> str:
+    """What a program prints on ranks of this host that a wheel's launcher has started. Skips the test without it."""
     try:
         files = importlib.metadata.files(wheel) or []
     except importlib.metadata.PackageNotFoundError:
-        return None
-    found = [Path(str(file.locate())).resolve() for file in files if file.name == LAUNCHERS[wheel]]
-    if not found:
-        return None
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    environment["OPAL_PREFIX"] = str(found[0].parent.parent)
-    for tool in ("OMPI", "PRTE"):
-        environment[f"{tool}_ALLOW_RUN_AS_ROOT"] = environment[f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
-    return found[0], environment
-
-
-def run_by(wheel: str, ranks: int, program: str, folder: Path, **environment: str) -> str:
-    """What a program prints on ranks of this host that a wheel's launcher has started. Skips the test without it."""
-    found = launcher(wheel)
-    if found is None:
         pytest.skip(f"the wheel {wheel} is not installed")
+    mpirun = next(Path(str(file.locate())).resolve() for file in files if file.name == LAUNCHERS[wheel])
+    environment |= {"OMP_NUM_THREADS": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    environment |= {"OPAL_PREFIX": str(mpirun.parent.parent)}
+    for tool in ("OMPI", "PRTE"):  # root is allowed, as in containers
+        environment |= dict.fromkeys((f"{tool}_ALLOW_RUN_AS_ROOT", f"{tool}_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
     script = folder / "script.py"
     script.write_text(program)
-    words = [f"{found[0]}", "-n", f"{ranks}", sys.executable, f"{script}"]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=110, check=False, env={**found[1], **environment}
-    )
+    words, environment = [f"{mpirun}", "-n", f"{ranks}", sys.executable, f"{script}"], {**os.environ, **environment}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=110, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -85,7 +72,10 @@ FOUND = [
     ({"PATH": "/bin"}, {}, {"rank": 0, "size": 1}),
     ({**MEET, **PLACE}, {}, {"rank": 3, "size": 4, "store_runs": False, "port": 41001}),
     (MEET, {"rank": 1, "size": 3}, {"rank": 1, "size": 3, "port": 41001}),
-    (TORCHRUN, {"rank": 2, "size": 5}, {"store_runs": True}),
+    (TORCHRUN, {"rank": 2, "size": 5}, {"rank": 2, "size": 5, "address": "node-a", "port": 41001, "store_runs": True}),
+    (TORCHRUN, {}, {"prefix": "unisono/job7/3", "name": "torchrun job7/3", "stale": False}),
+    *(({**TORCHRUN, "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": count}, {},  # each agent has its own count
+       {"prefix": "unisono/job7", "name": "torchrun job7", "stale": True}) for count in "01"),
     ({"RANK": "0", "WORLD_SIZE": "1"}, {}, {"port": 0}),
     ({}, {"rank": 0, "size": 1}, {"rank": 0, "size": 1}),
     (RAY, {}, {"rank": 3, "size": 4, "address": "node-a", "port": 41001}),
@@ -109,6 +99,12 @@ FOUND = [
     )),
     *(({**environ, **MEET}, {}, {"address": "node-a", "port": 41001, "job": "", "by_mpi": False})
       for environ in (SLURM, STEP, OPEN_MPI, *ON_HOSTS)),
+    *((environ, {}, {"rank": 1, "size": 4, "by_mpi": True, "job": ""}) for environ in ON_HOSTS),
+    *(({**STEP, "SLURM_STEP_NODELIST": nodes}, {}, {"rank": 1, "size": 2, "address": first, "job": ""})
+      for nodes, first in (
+        ("gpu[07-08]", "gpu07"), ("gpu[3,5-9],login1", "gpu3"), ("login1,gpu[07-08]", "login1"), ("alone", "alone"),
+        ("rack[1-2]-gpu[03-05,9]", "rack1-gpu03"), ("n1.example.org,n2.example.org", "n1.example.org"),
+    )),
     *((environ, {}, {"name": name}) for environ, name in (  # the same on all ranks of a job
         ({**MEET, "RANK": "0", "WORLD_SIZE": "2"}, ""),
         ({**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "False"}, "torchrun job7/3"),
@@ -126,22 +122,6 @@ def test_what_arguments_and_environment_say(environ, arguments, found):
     launch = detect(environ, **arguments)
     assert {name: getattr(launch, name) for name in found} == found
     assert launch.why
-
-
-def test_torchrun():
-    why = "RANK=2 and WORLD_SIZE=5 are set"
-    assert detect(TORCHRUN) == Launch(2, 5, why, "node-a", 41001, True, "unisono/job7/3", name="torchrun job7/3")
-
-
-def test_agents_may_count_other_restarts():
-    """Each counts the failures of its own ranks."""
-    first, second = ({**TORCHRUN, "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": count} for count in "01")
-    assert detect(first) == detect(second)
-    assert detect(first).stale
-
-
-def test_a_restart_has_keys_of_its_own():
-    assert detect(TORCHRUN).prefix != detect({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "4"}).prefix
 
 
 REFUSED = [
@@ -187,27 +167,37 @@ def test_contradictions_are_refused(environ, arguments, words):
 
 SCRIPT = """
 import sys, torch, unisono
-group = unisono.init(timeout_s=60)
-total = torch.full((3,), 10.0 ** group.rank)
-unisono.all_reduce(total)
-sys.stdout.write(f"rank {group.rank} of {group.size}: {total.tolist()}\\n")
-unisono.shutdown()
-again = unisono.init(timeout_s=60)
-assert (again.rank, again.size) == (group.rank, group.size) and again is not group
+for _ in range(2):
+    group = unisono.init(timeout_s=60)
+    total = torch.full((3,), 10.0 ** group.rank)
+    unisono.all_reduce(total)
+    sys.stdout.write(f"rank {group.rank} on {group.hosts.text}: {total.tolist()}\\n")
+    unisono.shutdown()
 """
+OVER_HOSTS = """
+import os
+number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
+for name in {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"} & {*os.environ}:
+    os.environ[name] = "1"
+os.environ["UNISONO_HOST_ID"] = str(number % 2)
+"""
+ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}  # mpi4py's wheel serves both, and takes MPICH unless told
 
 
-def expect_group(results, size):
+def expect_groups(said: str, size: int, hosts: str) -> None:
     total = [sum(10.0**rank for rank in range(size))] * 3
-    said = sorted("".join(results).splitlines())
-    assert said == [f"rank {rank} of {size}: {total}" for rank in range(size)]
+    assert sorted(said.splitlines()) == [f"rank {rank} on {hosts}: {total}" for rank in sorted([*range(size)] * 2)]
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(("size", "hosts"), [(2, "2"), (3, "3"), (3, "2+1 (0 2 | 1)")])
 @pytest.mark.parametrize("wheel", LAUNCHERS)
-def test_mpirun(wheel, size, tmp_path):
-    expect_group([run_by(wheel, size, SCRIPT, tmp_path)], size)
+def test_mpirun(wheel, size, hosts, tmp_path):
+    """As if on two hosts, too; that they are one machine, the address of rank 0's store is told by MPI all the same."""
+    over_hosts = "+" in hosts
+    if over_hosts:
+        pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    expect_groups(run_by(wheel, size, OVER_HOSTS * over_hosts + SCRIPT, tmp_path, **ABI[wheel]), size, hosts)
 
 
 def test_srun(python):
@@ -217,88 +207,31 @@ def test_srun(python):
                  "SLURM_JOB_ID": f"{os.getpid()}"}  # fmt: skip
         processes.append(python("-c", SCRIPT, **slurm))
     said = [process.communicate(timeout=110) for process in processes]
-    assert all(process.returncode == 0 for process in processes), said
-    expect_group([out for out, _ in said], size)
+    expect_groups("".join(out for out, _ in said), size, "3")
 
 
-def test_mpich_s_job_is_its_process_manager(monkeypatch):
-    command, rest = Path(f"/proc/{os.getppid()}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
-    start = rest.split()[19]
-    monkeypatch.setattr(launchers, "_MPICH_MANAGERS", {command})
-    assert detect(MPICH).job == f"MPICH {os.getppid()}.{start}"
+def test_slurm_steps_have_ports_of_their_own():
+    first, second, later = (
+        detect({**STEP, "SLURM_PROCID": rank, "SLURM_STEP_ID": step})
+        for rank, step in (("0", "3"), ("1", "3"), ("1", "4"))
+    )
+    assert first.port == second.port in range(10_000, 30_000)
+    assert first.name == second.name
+    assert (later.port, later.name) != (first.port, first.name)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [("gpu[07-08]", "gpu07"), ("gpu[3,5-9],login1", "gpu3"), ("login1,gpu[07-08]", "login1"), ("alone", "alone"),
-     ("rack[1-2]-gpu[03-05,9]", "rack1-gpu03"), ("n1.example.org,n2.example.org", "n1.example.org")],
-)  # fmt: skip
-def test_slurm_step_meets_on_its_first_host(nodes, first):
-    two = [detect({**SLURM, **NODES, "SLURM_STEP_NODELIST": nodes, "SLURM_PROCID": f"{rank}"}) for rank in (0, 1)]
-    assert [(launch.rank, launch.size, launch.address, launch.job) for launch in two] == [
-        (rank, 2, first, "") for rank in (0, 1)
-    ]
-    assert two[0].port == two[1].port in range(10_000, 30_000)
-    assert two[0].name == two[1].name == "Slurm 42.3"
-    later = detect({**SLURM, **NODES, "SLURM_STEP_ID": "4"})
-    assert (later.port, later.name) != (two[0].port, two[0].name)
-
-
-@pytest.mark.parametrize("environ", ON_HOSTS)
-def test_ranks_over_hosts_ask_mpi_where_to_meet(environ, monkeypatch):
-    launch = detect(environ)
-    assert (launch.rank, launch.size, launch.by_mpi, launch.job) == (1, 4, True, "")
+def test_missing_mpi4py_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ArgumentError, match=r"mpi4py.* is missing .* set MASTER_ADDR"):
-        meet_in_rounds(launch, time.monotonic() + 1.0)
-
-
-ACROSS = """
-import os, sys, time
-number = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])
-for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
-    if name in os.environ:
-        os.environ[name] = "1"
-os.environ["UNISONO_HOST_ID"] = str(number % 2)
-from unisono.ranks.rendezvous.launchers import detect
-from unisono.ranks.rendezvous.stores import meeting_store
-from unisono.ranks.rendezvous.meeting import Meeting
-launch = detect(os.environ)
-assert launch.by_mpi
-for _ in range(2):
-    with meeting_store(launch, time.monotonic() + 60) as store:
-        met = Meeting(launch.rank, launch.size, store, 60).hold()
-    sys.stdout.write(f"{launch.rank} on {met.hosts.text}\\n")
-    store.add("done", 1)
-    while store.add("done", 0) < launch.size:
-        os.sched_yield()
-sys.stdout.flush()
-from mpi4py import MPI
-MPI.COMM_WORLD.Barrier()
-"""
-
-ABI = {"openmpi": {"MPI4PY_MPIABI": "openmpi"}, "mpich": {}}  # mpi4py's wheel serves both, and takes MPICH unless told
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("wheel", LAUNCHERS)
-def test_mpirun_over_hosts(wheel, tmp_path):
-    """As if on two hosts; that they are one machine, the address of rank 0's store is told by MPI all the same."""
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    said = run_by(wheel, 3, ACROSS, tmp_path, **ABI[wheel])
-    assert sorted(said.splitlines()) == [f"{rank} on 2+1 (0 2 | 1)" for rank in (0, 0, 1, 1, 2, 2)]
+        meet_in_rounds(detect(MPICH | {"PMI_SIZE": "4"}), time.monotonic() + 1.0)
 
 
 def test_taken_port_names_the_other_job(python: Python) -> None:
     port, program = free_port(), "import unisono; unisono.init(timeout_s=100)"
     first = python("-c", program, TORCHELASTIC_RUN_ID="a", **place(0, 3, port))
-    until(lambda: listens(port))
+    with socket.socket() as probe:
+        until(lambda: probe.connect_ex(("127.0.0.1", port)) == 0)
     _, said = python("-c", program, TORCHELASTIC_RUN_ID="b", **place(0, 3, port)).communicate(timeout=100)
     assert "ArgumentError: rank 0 cannot listen at" in said
     assert f"MASTER_ADDR=127.0.0.1, MASTER_PORT={port}: job 'torchrun a/0'" in said
     assert f"process {first.pid}" in said
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -5,23 +5,23 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
-from tests.ranks.rendezvous.conftest import Acting, Came, begun, expect_one_arena, meet, outcome, together
+from tests.conftest import NIGHTLY
+from tests.ranks.rendezvous.conftest import Acting, begun, expect_one_arena, has_come, meet, outcome, together
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError, WaitTimeout
 from unisono.ranks.group.initialize import meet_in_rounds
-from unisono.ranks.rendezvous import meeting
 from unisono.ranks.rendezvous.entries import MeetingEnd, write
 from unisono.ranks.rendezvous.identity import Identity
 from unisono.ranks.rendezvous.launchers import Launch
-from unisono.ranks.rendezvous.meeting import BEAT, END, NOTICE
+from unisono.ranks.rendezvous.meeting import BEAT, END, NOTICE, Meeting
 
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
@@ -40,7 +40,7 @@ def launch(port: int, rank: int, size: int, name: str = "") -> Launch:
     return Launch(rank, size, "", "127.0.0.1", port, name=name)
 
 
-def attend(launch: Launch, timeout_s: float = 60.0, **how: Any) -> Any:
+def attend(launch: Launch, timeout_s: float = LONG_S, **how: Any) -> Any:
     """What this rank has when all have met, or the exception."""
     return outcome(lambda _: meet_in_rounds(launch, time.monotonic() + timeout_s), launch.rank, **how)
 
@@ -67,84 +67,75 @@ def test_sizes_that_differ_are_one_error_of_all(sizes: Sequence[int]) -> None:
     assert "WORLD_SIZE" in said
 
 
-def test_rank_of_another_job_is_refused(port: int) -> None:
-    """And the job goes on."""
-    with ThreadPoolExecutor(1) as pool:
-        first, began = pool.submit(attend, launch(port, 0, 2, "job a")), time.monotonic()
-        error = attend(launch(port, 1, 2, "job b"))
-        assert time.monotonic() - began < SOON_S
+def test_strangers_at_a_meeting_are_refused(port: int) -> None:
+    """A rank of another job, and a second process as the same rank. The job goes on."""
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(attend, launch(port, rank, 3, "job a")) for rank in range(2))
+        error = attend(launch(port, 1, 3, "job b"))
         assert isinstance(error, ArgumentError)
         for words in (f"127.0.0.1:{port}", "rank 1 of job 'job b'", "job 'job a'", "set MASTER_PORT"):
             assert words in str(error)
-        assert not first.done()
-        expect_one_arena([attend(launch(port, 1, 2, "job a")), first.result()])
+        server = TCPStore("127.0.0.1", port, is_master=False)
+        until(lambda: has_come(PrefixStore("unisono", server), 1))
+        assert "another process is rank 1 already" in str(attend(launch(port, 1, 3, "job a")))
+        expect_one_arena([attend(launch(port, 2, 3, "job a")), first.result(), second.result()])
 
 
-Places = Callable[[int], Launch]
+class Plan(NamedTuple):
+    """begins_s: when a rank makes its first call. limits_s: how long it waits in each call; it makes no further one."""
+
+    begins_s: float
+    limits_s: tuple[float, ...] = (LONG_S,)
 
 
-@pytest.fixture(params=["address", "job"])
-def place(request: pytest.FixtureRequest, port: int) -> Places:
-    """Three ranks that meet at an address, or at the socket of their job."""
-    if request.param == "address":
-        return lambda rank: launch(port, rank, 3)
-    name = f"test {secrets.token_hex(8)}"
-    return lambda rank: Launch(rank, 3, "", job=name)
+PLANS: dict[str, tuple[Plan, Plan, Plan]] = {
+    "late rank meets ranks after a time-out": (Plan(0, (0.3, LONG_S)), Plan(0, (0.3, LONG_S)), Plan(0.6)),
+    "first time-out ends the meeting for all": (Plan(0, (LONG_S, LONG_S)), Plan(0, (0.3, LONG_S)), Plan(0.5)),
+    "time-out of a first call ends no second one": (Plan(0.2, (0.3, LONG_S)), Plan(0, (0.1, LONG_S)), Plan(0.6)),
+}
+WAYS = [("address", "000"), ("address", "010"), ("job", "000"), ("job", "012")]
+"""Where three ranks meet: at an address, or at the socket of their job; and the host of each."""
 
 
-@pytest.fixture
-def comes(place: Places) -> Iterator[Callable[..., Any]]:
-    """comes(rank): this rank calls `init`, on a thread of its own for each rank; its outcome comes later."""
-    with ThreadPoolExecutor(1) as zero, ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as two:
-        yield lambda rank, timeout_s=60.0: (zero, one, two)[rank].submit(attend, place(rank), timeout_s)
+def draw(choose: random.Random) -> tuple[Plan, ...]:
+    """Each rank has two short limits, or the second one is long for all."""
+    last_s = choose.choice([0.0, LONG_S, LONG_S])
+
+    def limit_s() -> float:
+        return choose.choice([0.05, 0.3, 0.6]) * choose.uniform(1.0, 2.0)
+
+    return tuple(Plan(choose.uniform(0.0, 0.9), (limit_s(), last_s or limit_s())) for _ in range(3))
 
 
-def test_second_process_as_a_rank_is_refused(place: Places, came: Came, comes: Callable[..., Any]) -> None:
-    """And the job goes on."""
-    first, second = comes(0), comes(1)
-    until(lambda: bool(came.of(1)))
-    error = attend(place(1))
-    assert isinstance(error, ArgumentError)
-    assert "another process is rank 1 already" in str(error)
-    expect_one_arena([comes(2).result(), first.result(), second.result()])
+DRAWN = {f"drawn {seed}": draw(random.Random(seed)) for seed in range(24 if NIGHTLY else 3)}
 
 
-def test_late_rank_meets_ranks_after_a_time_out(place: Places, came: Came, comes: Callable[..., Any]) -> None:
-    """It comes for the first time, and before the others come again."""
-    early = [comes(rank) for rank in (0, 1)]
-    until(lambda: len(came) == 2 and all(len(part.identities) == 2 for part in came))
-    came.time_is_up(0, 1)
-    for one in early:
-        expect_missing(one.result(), 2)
-    late = comes(2)
-    if not place(2).job:  # at an address, it hears of the meeting that has ended
-        until(lambda: (2, came[0].name) in meeting._known)
-    again = comes(1), comes(0)
-    expect_one_arena([one.result() for one in (*again, late)])
+@pytest.mark.sampled
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+@pytest.mark.parametrize("plans", [*PLANS.values(), *DRAWN.values()], ids=[*PLANS, *DRAWN])
+def test_second_calls_meet_after_time_outs(port: int, way: tuple[str, str], plans: Sequence[Plan]) -> None:
+    """Or all are told, where the last limits are short, too."""
+    (at, hosts), name = way, f"test {secrets.token_hex(8)}"
+
+    def act(rank: int) -> Any:
+        own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "", job=name)
+        time.sleep(plans[rank].begins_s)
+        for limit_s in plans[rank].limits_s:
+            met = attend(own, limit_s, special=lambda rank: {"host_id": hosts[rank]})
+            if not isinstance(met, WaitTimeout):
+                break
+        return met
+
+    outcomes, long = together(act, range(3)), plans[0].limits_s[-1] == LONG_S
+    told = [isinstance(outcome, WaitTimeout) for outcome in outcomes]
+    assert not any(told) if long else all(told) or not any(told), outcomes
+    met = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
+    assert len({one.secret or os.fstat(one.arena.fd).st_ino for one in met}) == bool(met), outcomes
+    for one in met:
+        one.arena.close()
 
 
-def test_first_time_out_ends_the_meeting_for_all(came: Came, comes: Callable[..., Any]) -> None:
-    """Rank 1 no longer waits, and rank 2 comes late. All meet in the next meeting, which rank 0 holds."""
-    first, early = comes(0), comes(1)
-    came.time_is_up(1)
-    for done in (early, first):
-        expect_missing(done.result(SOON_S), 2)
-    again, last = comes(1), comes(0)
-    expect_one_arena([comes(2).result(), again.result(), last.result()])
-
-
-def test_time_out_of_first_call_ends_no_second(came: Came, comes: Callable[..., Any]) -> None:
-    """Rank 1 has come again into the meeting of rank 0's first call, whose time is then up. Rank 2 comes late."""
-    expect_missing(comes(1, 0.1).result(), 0)
-    again, first = comes(1), comes(0)
-    until(lambda: bool(came.of(1)))
-    came.time_is_up(0)
-    expect_missing(first.result(), 2)
-    last = comes(0)
-    expect_one_arena([comes(2).result(), again.result(), last.result()])
-
-
-def test_next_meeting_ends_one_without_an_end(came: Came) -> None:
+def test_next_meeting_ends_one_without_an_end() -> None:
     """The store does not answer rank 0 in time, which would say that its time is up. Rank 1 waits in that meeting."""
     store = HashStore()
 
@@ -152,20 +143,19 @@ def test_next_meeting_ends_one_without_an_end(came: Came) -> None:
         if what == "compare_set" and key.endswith(f"/{END}"):
             raise TimeoutError
 
-    def comes(rank: int, at: Any = store) -> Any:
-        return outcome(lambda rank: meet(rank, 3, at), rank)
+    def comes(rank: int, at: Any = store, limit_s: float = LONG_S) -> Any:
+        return outcome(lambda rank: meet(rank, 3, at, limit_s), rank)
 
     with ThreadPoolExecutor(3) as pool:
-        first, waits = pool.submit(comes, 0, Acting(store, silent)), pool.submit(comes, 1)
-        until(lambda: bool(came.of(0) and came.of(1)))
-        came.time_is_up(0)
+        waits, first = pool.submit(comes, 1), pool.submit(comes, 0, Acting(store, silent), 0.5)
         assert isinstance(first.result(), WaitTimeout)
+        until(lambda: has_come(store, 1))
         again = pool.submit(comes, 0)
         expect_missing(waits.result(SOON_S), 0)
         expect_one_arena([*pool.map(comes, (1, 2)), again.result()])
 
 
-def test_meeting_heard_of_late_is_not_held(came: Came) -> None:
+def test_meeting_heard_of_late_is_not_held() -> None:
     """The store answers rank 0's first call only when it has heard of the second."""
     store = HashStore()
 
@@ -178,52 +168,10 @@ def test_meeting_heard_of_late_is_not_held(came: Came) -> None:
         meet(0, 2, early)
     with ThreadPoolExecutor(1) as zero:
         again = zero.submit(meet, 0, 2, store)
-        until(lambda: bool(came.of(0)))
+        until(lambda: has_come(store, 0))
         method, *words = early.asked
         getattr(store, method)(*words)
         expect_one_arena([meet(1, 2, store, SOON_S), again.result()])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("at", ["address", "job"])
-@pytest.mark.parametrize("seed", range(2))
-def test_second_calls_after_random_time_outs(port: int, at: str, seed: int) -> None:
-    """In each of some jobs, a rank begins its first call at a random time, and waits for a random time; so it does in
-    its second call, in every third job. All ranks of a job meet, or all are told.
-    """
-    choose = random.Random(seed)
-
-    def waits() -> float:
-        return choose.choice([0.05, 0.3, 0.6]) * choose.uniform(1.0, 2.0)
-
-    def plans_of(number: int) -> list[tuple[float, float, float]]:
-        return [(choose.uniform(0.0, 0.9), waits(), waits() if number // 3 % 3 == 0 else LONG_S) for _ in range(3)]
-
-    def job(number: int, plans: Sequence[tuple[float, float, float]]) -> list[Any]:
-        name, hosts = f"test {secrets.token_hex(8)}", number % 3 if at == "address" else 0
-
-        def one(rank: int) -> Any:
-            begins, *limits_s = plans[rank]
-            own = launch(port, rank, 3) if at == "address" else Launch(rank, 3, "", job=name)
-            host = {"host_id": f"{(0, rank % 2, rank)[hosts]}"}
-            time.sleep(begins)
-            for limit_s in limits_s:
-                met = attend(own._replace(prefix=name), limit_s, special=lambda _: host)
-                if not isinstance(met, WaitTimeout):
-                    break
-            return met
-
-        return together(one, range(3))
-
-    jobs = [plans_of(number) for number in range(24)]
-    with ThreadPoolExecutor(6) as pool:
-        for plans, outcomes in zip(jobs, pool.map(job, range(24), jobs), strict=True):
-            told, long = [isinstance(outcome, WaitTimeout) for outcome in outcomes], plans[0][2] == LONG_S
-            assert not any(told) if long else all(told) or not any(told), (plans, outcomes)
-            met = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
-            assert len({one.secret or os.fstat(one.arena.fd).st_ino for one in met}) == bool(met), (plans, outcomes)
-            for one in met:
-                one.arena.close()
 
 
 @pytest.mark.parametrize("end", ["", "no memory"])
@@ -251,9 +199,9 @@ def test_error_of_a_store_is_raised_once() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_time_is_up_when_a_rank_has_the_memory(came: Came, late: bool) -> None:
+def test_time_is_up_when_a_rank_has_the_memory(late: bool) -> None:
     """Rank 1 is in the group if rank 0 has ended the meeting by then. Otherwise there is none."""
-    store, told, looked = HashStore(), list[str](), threading.Event()
+    store, told, looked, parts = HashStore(), list[str](), threading.Event(), dict[int, Meeting]()
 
     def before(rank: int, what: str, key: str) -> None:
         """Rank 0 ends the meeting when the time of rank 1 is up, which ends it, too. Which of them is first?"""
@@ -267,12 +215,15 @@ def test_time_is_up_when_a_rank_has_the_memory(came: Came, late: bool) -> None:
         if rank == 1 and what == "get" and key.endswith("/hosts"):
             told.append(key)
         elif rank == 1 and told and key.endswith(f"/{END}"):
-            came.time_is_up(1)
+            parts[1]._deadline = 0.0
             looked.set()
 
-    outcomes = together(
-        lambda rank: meet(rank, 3, Acting(store, partial(before, rank), partial(after, rank))), range(3)
-    )
+    def act(rank: int) -> Any:
+        at = Acting(store, partial(before, rank), partial(after, rank))
+        parts[rank] = Meeting(rank, 3, at, LONG_S)
+        return parts[rank].hold()
+
+    outcomes = together(act, range(3))
     if late:
         expect_one_arena(outcomes)
     else:

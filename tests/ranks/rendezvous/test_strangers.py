@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import HashStore
 
 from tests.conftest import examples
-from tests.ranks.rendezvous.conftest import Acting, Came, begun, meet, planned
+from tests.ranks.rendezvous.conftest import begun, meet, planned
 from tests.support.programs import Python
-from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.base.errors import ArgumentError, PeerFailed, PeerGone
+from unisono.base.errors import ArgumentError
 from unisono.base.fd_channel import Channel, listen
 from unisono.engine.memory.arena import Arena
 from unisono.ranks.group.world_group import world_group
@@ -231,21 +230,3 @@ def test_largest_entries_are_understood() -> None:
     hosts = HostMap(tuple(((rank,), "n" * 32, 1024) for rank in range(1024)), "0" * 64, "10.0.0.1")
     for entry in (hosts, MeetingEnd("they differ: ü"), MeetingEnd("", "full"), MeetingEnd(missing=(*range(1024),))):
         assert read(type(entry), write(entry).encode(), 0, 1024) == entry
-
-
-def test_lost_store_raises_documented_errors(came: Came) -> None:
-    """The classes that `meet` names, and no other: a store that goes in the middle is a peer that cannot be reached."""
-
-    def gone(*_: object) -> None:
-        raise RuntimeError("gone")
-
-    with pytest.raises(PeerGone, match=r"rank 0 cannot be reached, as the store .* has closed the connection \(gone\)"):
-        meet(1, 2, Acting(HashStore(), gone))
-    server = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
-    client = TCPStore("127.0.0.1", server.port, 2, is_master=False, wait_for_workers=False)
-    with ThreadPoolExecutor(1) as pool:
-        met = pool.submit(meet, 0, 2, client, 20.0)
-        until(lambda: bool(came.of(0)))
-        del server
-        with pytest.raises(PeerFailed, match=r"rank 0 gave up init\(\): the store .* has closed the connection"):
-            met.result()
