@@ -7,16 +7,14 @@ runs the command of a pod, with the variable and the name that Kubernetes gives 
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.support.cluster import PORT, Cluster
+from tests.cluster.test_cluster import SCRIPT, Clusters
+from tests.support.cluster import PORT
 from tests.support.markdown import ROOT, blocks
-
-Clusters = Callable[[str], Cluster]
 
 pytestmark = pytest.mark.long
 
@@ -29,13 +27,6 @@ tensor = torch.tensor([10**dist.get_rank()])
 dist.all_reduce(tensor)
 os.write(1, f"{dist.group.WORLD.group.hosts.text} {tensor.item()}\\n".encode())
 dist.destroy_process_group()
-"""
-OWN = """
-import os, torch, unisono
-group = unisono.init()
-tensor = torch.tensor([10**group.rank])
-unisono.all_reduce(tensor)
-os.write(1, f"{group.hosts.text} {tensor.item()}\\n".encode())
 """
 SRUN = """
 import os, subprocess, sys
@@ -53,13 +44,13 @@ sys.exit(max(process.wait() for process in [start(rank) for rank in range(nodes 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
-@pytest.mark.parametrize("program", [TORCH, OWN], ids=["torch", "own"])
+@pytest.mark.parametrize("program", [TORCH, SCRIPT], ids=["torch", "own"])
 def test_slurm(cluster: Clusters, tmp_path: Path, program: str) -> None:
     (script,) = [block.text for block in blocks(GUIDES / "hosts.md") if "#SBATCH" in block.text]
     options = dict(line.removeprefix("#SBATCH --").split() for line in script.splitlines() if "#SBATCH" in line)
     nodes, each = int(options["nodes"]), int(options["ntasks-per-node"])
     two = cluster(f"{nodes}x{each}")
-    if program == OWN:
+    if program == SCRIPT:
         script = "#!/bin/bash\nsrun python train.py\n"
     names = f"#!/bin/sh\necho {two.address(0)}\necho {two.address(1)}\n"
     programs = {"train.sh": script, "train.py": program, "srun": f"#!{sys.executable}{SRUN}", "scontrol": names}

@@ -4,14 +4,11 @@ However the ranks of a traced job end, its trace and their last calls can be had
 """
 
 import json
-import mmap
 import os
 import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,39 +17,17 @@ import torch
 from typer.testing import CliRunner
 
 import unisono
-from tests.observe.test_trace import part, read, text_in
-from tests.support.faults import FAILED, die
+from tests.observe.test_trace import REDUCE, part, read, text_in, train
+from tests.support.faults import FAILED, all_pids, die
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord
-from unisono.engine.logs import rank_logs
 from unisono.engine.logs.plan_registry import PlanNote
-from unisono.engine.logs.rank_logs import CallLog, log_bytes
-from unisono.observe.traces import recorded as recording
 from unisono.observe.traces.last_calls import last_calls_text
 from unisono.observe.traces.perfetto import write_trace
 from unisono.observe.traces.tracks import RankCall, Track
 from unisono.tools.cli import app
-
-
-def test_recording_leaves_out_half_written_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(bytes(log_bytes(8)))
-    with path.open("r+b") as file:
-        calls = CallLog(memoryview(mmap.mmap(file.fileno(), 0)))
-    for number in range(1, 9):
-        calls.enter(number, 1, number)
-    numbers = iter(range(9, 10))
-
-    def write_meanwhile() -> None:
-        for number in numbers:
-            calls.enter(number, 1, number)
-
-    monkeypatch.setattr(rank_logs, "order", write_meanwhile)
-    seen = recording._log(tmp_path, path.name)
-    assert seen is not None
-    assert [one.number for one in seen.read()] == [4, 5, 6, 7, 8]
 
 
 def track(rank: int, *calls: RankCall) -> Track:
@@ -111,71 +86,32 @@ def test_calls_of_a_dead_rank_are_shown() -> None:
         die()
     with pytest.raises(PeerGone) as caught:
         unisono.all_reduce(tensor, "min")
-    assert "ranks 0, 1 left it" in notes_of(caught.value)
-    assert "not entered by rank 1" in notes_of(caught.value)
+    assert re.search("(?s)ranks 0, 1 left it.*not entered by rank 1", notes_of(caught.value))
 
 
-SCRIPT = """
-import ctypes, faulthandler, os, sys, time, torch, unisono
-how, rank = sys.argv[1], unisono.init().rank
-tensor = torch.full((4,), rank + 1.0)
-for _ in range(10):
-    unisono.all_reduce(tensor, "max")
-if how == "abort":
-    faulthandler.enable()
-{"abort": os.abort, "segv": lambda: ctypes.string_at(0), "kill": lambda: os.kill(os.getpid(), 9)}.get(how, int)()
-if rank == 1:
-    while unisono.init().engine.entered(0) < 11:
-        time.sleep(0.001)
-    print("ready", flush=True)
-    time.sleep(1000)
-unisono.barrier()
-"""
-LAUNCHERS = {
-    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-    "unisono": ["-m", "unisono", "run", "-n", "2"],
-}
+def end(how: int) -> None:
+    """Ten calls and one more; then both ranks end in this way, rank 0 in a call."""
+    group, tensor = unisono.init(), torch.full((4,), unisono.get_rank() + 1.0)
+    for _ in range(10):
+        unisono.all_reduce(tensor, "max")
+    pids = all_pids()
+    if group.rank == 1:
+        until(lambda: group.engine.entered(0) >= 12)
+        for pid in pids:
+            os.kill(pid, how)
+    unisono.barrier()
 
 
-def start(folder: Path, launcher: str, how: str) -> subprocess.Popen[str]:
-    """Two ranks that end in this way, traced there."""
-    (folder / "script.py").write_text(SCRIPT)
-    environ = {**os.environ, "UNISONO_TRACE": str(folder), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, *LAUNCHERS[launcher], str(folder / "script.py"), how]
-    return subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("how", ["kill", "abort", "segv"])
-def test_ranks_that_end_at_once(tmp_path: Path, how: str) -> None:
-    with start(tmp_path, "unisono", how) as job:
-        assert job.wait(timeout=110)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
+def test_ranks_that_end_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: int) -> None:
+    monkeypatch.setenv("UNISONO_TRACE", str(tmp_path))
+    assert unisono.run(end, 2, (how,), return_exceptions=True) == [FAILED, FAILED]
     text = text_in(tmp_path)
-    assert "rank 0 (pid " in text
     assert "has not ended its recording: it was killed, or still runs rank 1 (pid " in text
-    assert "#10 all_reduce(float32[4], max) (first at " in text
-    _, slices = read(tmp_path)
-    assert sorted(one["args"]["number"] for one in slices) == sorted([*range(1, 11)] * 2)
-
-
-@pytest.mark.long
-def test_launcher_that_is_asked_to_end(tmp_path: Path) -> None:
-    """As by Slurm, when the time is over: the launcher ends all ranks by SIGTERM."""
-    with start(tmp_path, "torchrun", "wait") as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
-        job.send_signal(signal.SIGTERM)
-        job.wait(timeout=110)
-    text = text_in(tmp_path)
-    assert "has not ended its recording" in text
-    line = text.partition("#11 barrier() (first at ")[2]
-    assert "rank 0 in it; not entered by rank 1" in line
-    assert any(one["args"].get("unfinished") for one in read(tmp_path)[1])
-
-
-def calls() -> None:
-    for _ in range(3):
-        unisono.all_reduce(torch.ones(4))
+    assert "rank 0 in it; not entered by rank 1" in text.partition("#12 barrier() (first at ")[2]
+    slices = read(tmp_path)[1]
+    assert sorted(one["args"]["number"] for one in slices) == sorted([*range(1, 12), *range(1, 13)])
+    assert [one["args"]["number"] for one in slices if one["args"].get("unfinished")] == [12]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +120,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trace")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNISONO_TRACE", str(folder))
-        unisono.run(calls, 2)
+        unisono.run(train, 2, (3,))
     return folder
 
 
@@ -201,20 +137,10 @@ def test_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            write_trace(path, [part(0, 0, [(1, 2)])])
+            write_trace(path, [part(0, [(1, 2, REDUCE)])])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("job.json", "old")]
-
-
-def replaced(pattern: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Damage the files of rank 1 with this ending."""
-
-    def damage(folder: Path) -> None:
-        for path in (folder / "calls").glob(f"*.rank-1.*{pattern}"):
-            path.write_bytes(change(path.read_bytes()))
-
-    return damage
 
 
 def fields(**values: object) -> Callable[[bytes], bytes]:
@@ -229,32 +155,34 @@ def fields(**values: object) -> Callable[[bytes], bytes]:
     return change
 
 
-NOTES = {
-    "empty": replaced(".notes", lambda _: b""),
-    "cut in the head": replaced(".notes", lambda data: data[:40]),
-    "no text": replaced(".notes", lambda _: b"\xff\xfe\x00" * 50),
-    "other JSON": replaced(".notes", lambda _: b'[1, 2]\n{}\n["head", {}]\n["head", 3]\n[{}, {}]\n' + b"[" * 100_000),
-    "words for numbers": replaced(".notes", fields(rank="one")),
-    "too many ranks": replaced(".notes", fields(size=1 << 60)),
-    "a bad clock": replaced(".notes", fields(clock=["now", 1])),
+HEAD, CUT = "is not a recording of a rank", "is missing, or is cut"
+DAMAGE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "empty": ("notes", lambda _: b"", HEAD),
+    "cut in the head": ("notes", lambda data: data[:40], HEAD),
+    "no text": ("notes", lambda _: b"\xff\xfe\x00" * 50, HEAD),
+    "other JSON": ("notes", lambda _: b'[1, 2]\n{}\n["head", {}]\n["head", 3]\n[{}, {}]\n' + b"[" * 100_000, HEAD),
+    "words for numbers": ("notes", fields(rank="one"), HEAD),
+    "too many ranks": ("notes", fields(size=1 << 60), HEAD),
+    "a bad clock": ("notes", fields(clock=["now", 1]), HEAD),
+    "an empty log": ("log", lambda _: b"", CUT),
+    "a cut log": ("log", lambda data: data[:-5], CUT),
+    "no text at the end": ("notes", lambda data: data + b"\xff\xfe", ""),
+    "a foreign note": ("notes", fields(record=[3], nbytes=8), ""),
+    "a foreign group": ("notes", fields(member=2), ""),
+    "foreign numbers in a log": ("log", lambda data: bytes(range(256)) * (len(data) // 256), ""),
 }
-LOGS = {"an empty log": replaced(".log", lambda _: b""), "a cut log": replaced(".log", lambda data: data[:-5])}
-LINES = {
-    "no text at the end": replaced(".notes", lambda data: data + b"\xff\xfe"),
-    "a foreign note": replaced(".notes", fields(record=[3], nbytes=8)),
-    "a foreign group": replaced(".notes", fields(member=2)),
-    "foreign numbers in a log": replaced(".log", lambda data: bytes(range(256)) * (len(data) // 256)),
-}
+"""Which files of rank 1 are damaged, how, and what is said of them."""
 
 
-@pytest.mark.parametrize("damage", [*NOTES, *LOGS, *LINES])
-def test_damaged_recording(damage: str, folder: Path) -> None:
-    {**NOTES, **LOGS, **LINES}[damage](folder)
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_recording(name: str, folder: Path) -> None:
+    ending, change, warning = DAMAGE[name]
+    for path in (folder / "calls").glob(f"*.rank-1.*.{ending}"):
+        path.write_bytes(change(path.read_bytes()))
     done = CliRunner().invoke(app, ["trace", str(folder)])
     assert done.exit_code == 0, (done.output, done.exception)
     assert "where time goes" in done.output
-    assert ("is not a recording of a rank" in done.output) == (damage in NOTES)
-    assert ("is missing, or is cut" in done.output) == (damage in LOGS)
+    assert [words for words in (HEAD, CUT) if words in done.output] == [warning][: len(warning)]
 
 
 def test_no_recording_can_be_read(folder: Path) -> None:

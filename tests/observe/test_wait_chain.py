@@ -9,7 +9,6 @@ import typing_extensions
 
 import unisono
 from unisono.base.records import Wait
-from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import Board
 from unisono.engine.process.nested import is_users
 from unisono.observe.live.ask_stacks import Answer
@@ -54,32 +53,25 @@ def test_waiting_for_any_source_ends_no_chain() -> None:
 @pytest.mark.parametrize("far", [False, True])
 def test_wait_is_read_back_and_cut_to_its_page(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By ranks of the same host, and from the copy of a board that another host has."""
-    arena, copy = Arena.create(2), Board(memoryview(bytearray(8192)))
-    page = arena.board(1)
+    page, copy = (Board(memoryview(bytearray(8192))) for _ in range(2))
 
-    def seen() -> Wait | None:
+    def seen(wait: Wait | None = None, *, says: bool = True) -> Wait | None:
+        if says:
+            page.set_wait(wait)
         copy.copy(page.image())
-        return copy.wait if far else arena.board(1).wait
+        return copy.wait if far else page.wait
 
-    assert seen() is None
     wait = Wait("rows", "all_reduce(float32[3], sum) #7 (grüße.py:3)", (0, 5), True)
-    page.set_wait(wait)
-    assert (seen(), arena.board(0).wait) == (wait, None)
+    assert seen(wait) == wait
     now = time.monotonic_ns()
     monkeypatch.setattr("time.monotonic_ns", lambda: now + 3_600_000_000_000)
-    assert seen() is None, "it has not said so for an hour"
-    page.set_wait(wait)
-    assert seen() == wait
-    page.set_wait(Wait("ü" * 9000, "x" * 9000 + "(end.py:3)", tuple(range(1000))))
-    long = seen()
+    assert seen(says=False) is None, "it has not said so for an hour"
+    assert seen(wait) == wait
+    long = seen(Wait("ü" * 9000, "x" * 9000 + "(end.py:3)", tuple(range(1000))))
     assert long is not None
     assert long.call.endswith("(end.py:3)")
     assert long.missing == tuple(range(64))
-    page.set_wait(None)
-    assert seen() is None
-    page.stacks = 17
-    assert (arena.board(1).stacks, arena.board(0).stacks) == (17, 0)
-    arena.close()
+    assert seen(None) is None
 
 
 @pytest.mark.parametrize("data", [b"7", b"[", b'["a", "b", 1]', b"[" * 900])

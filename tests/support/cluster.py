@@ -9,8 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,24 +168,8 @@ class Cluster:
 def enter(name: str) -> None:
     """Move this thread, and those that it will start, to another namespace."""
     with Path("/run/netns", name).open() as space:
-        _set_namespace(space.fileno())
-
-
-def _set_namespace(fd: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(fd, _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "setns")
-
-
-@contextmanager
-def inside(name: str) -> Iterator[None]:
-    """What this thread makes meanwhile is in that namespace."""
-    with Path("/proc/thread-self/ns/net").open() as before:
-        enter(name)
-        try:
-            yield
-        finally:
-            _set_namespace(before.fileno())
+        if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
 
 
 def join(rank: int, hosts: Hosts, port: int, timeout_s: float = 100.0, address: str = "") -> tuple[Group, Any]:

@@ -1,4 +1,4 @@
-"""Several hosts on this machine, as far as sentinels know: an arena and a sentinel each, over loopback or a cluster.
+"""Several hosts on this machine, as far as sentinels know: an arena and a sentinel each, over loopback.
 
 Of each host, the first rank is this process, which so sees the memory of all of them; the others are processes that
 only sleep, to be killed and stopped.
@@ -6,14 +6,12 @@ only sleep, to be killed and stopped.
 
 import os
 import secrets
-import select
 import signal
 import subprocess
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
-from tests.support.cluster import Cluster, inside
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.memory.arena import Arena
@@ -25,49 +23,46 @@ from unisono.schedule import Hosts
 WORLD = 7  # the number of the group of all ranks
 
 
-class FakeHosts:
-    """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their addresses and pidfds, far.
+class FakeHosts(ExitStack):
+    """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their addresses, far.
 
     sleepers: by rank.
     """
 
-    def __init__(
-        self, shape: str, *, register: bool = True, silent_s: float = 1.5, cluster: Cluster | None = None
-    ) -> None:
-        self.hosts, self._register, self._silent_s, self._cluster = Hosts.parse(shape), register, silent_s, cluster
+    def __init__(self, shape: str, *, silent_s: float = 1.5) -> None:
+        super().__init__()
+        self.hosts, self._silent_s = Hosts.parse(shape), silent_s
         self.names = [secrets.token_hex(8) for _ in self.hosts.members]
         self.arenas: list[Arena] = []
         self.sentinels: list[Sentinel] = []
         self.addresses: list[tuple[str, int]] = []
-        self.pidfds: list[int] = []
         self.far: list[Far] = []
         self.sleepers: dict[int, subprocess.Popen[bytes]] = {}
-        self._stack = ExitStack()
 
-    def __enter__(self) -> "FakeHosts":
-        with ExitStack() as stack:
-            self._begin(stack)
-            self._stack = stack.pop_all()
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
         return self
 
-    def _begin(self, stack: ExitStack) -> None:
+    def _begin(self) -> None:
         secret = secrets.token_bytes(32)
         processes: list[dict[int, tuple[int, int]]] = []
         me = os.getpid(), start_ticks(os.getpid())
         for members in self.hosts.members:
             arena = Arena.create(self.hosts.ranks, Config(heap_bytes=4 << 20))
-            stack.callback(arena.close)
+            self.callback(arena.close)
             ranks = {members[0]: me}
             for rank in members[1:]:
                 sleeper = self.sleepers[rank] = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-                stack.callback(end, sleeper)
+                self.callback(sleeper.wait)
+                self.callback(sleeper.kill)
                 ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
             sentinel = Sentinel(arena)
-            stack.callback(sentinel.stop)
-            number = len(self.arenas)
-            with inside(self._cluster.names[number]) if self._cluster else nullcontext():
-                address = self._cluster.address(number) if self._cluster else "127.0.0.1"
-                self.addresses.append(sentinel.listen(self.names[number], address))
+            self.callback(sentinel.stop)
+            self.addresses.append(sentinel.listen(self.names[len(self.arenas)], "127.0.0.1"))
             self.arenas.append(arena)
             self.sentinels.append(sentinel)
             processes.append(ranks)
@@ -75,34 +70,16 @@ class FakeHosts:
             names = [*"abcdefgh"[: len(self.addresses)]]
             sentinel.serve(self.hosts, number, processes[number], self.addresses, secret, self._silent_s, names=names)
         for number, members in enumerate(self.hosts.members):
-            with inside(self._cluster.names[number]) if self._cluster else nullcontext():
-                far = Far(self.arenas[number], self.hosts, members[0], self.names[number], self._silent_s)
-            stack.callback(far.close)
+            far = Far(self.arenas[number], self.hosts, members[0], self.names[number], self._silent_s)
+            self.callback(far.close)
             self.far.append(far)
-            self.pidfds.append(os.pidfd_open(sentinel_of(far)))
-            stack.callback(os.close, self.pidfds[-1])
-            if self._register:
-                far.register(WORLD, self.arenas[number].start, range(self.hosts.ranks))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._stack.close()
+            sentinel_of(far)
+            far.register(WORLD, self.arenas[number].start, range(self.hosts.ranks))
 
     def refresh(self, host: int, gid: int = WORLD) -> None:
         """Let a host ask the others what the ranks of a group have said, and wait for the answer."""
         ticket = self.far[host].ask(gid)
         until(lambda: self.far[host].answered(ticket))
-
-    def lives(self, host: int) -> bool:
-        """Is the sentinel of a host there?"""
-        return not select.select([self.pidfds[host]], [], [], 0)[0]
-
-    def lost(self, host: int) -> set[int]:
-        """The hosts that the ranks of this host take for lost."""
-        gone = {rank: self.far[host].left(rank) for rank in range(self.hosts.ranks)}
-        silent = [rank for rank, how in gone.items() if how is not None and "which has been silent" in how.words]
-        return set(map(self.hosts.host_of, silent))
 
 
 def sentinel_of(far: Far) -> int:
@@ -128,9 +105,3 @@ def send_with_spare(far: Far, number: int) -> None:
     os.kill(pid, signal.SIGSTOP)  # else it may make another one
     for one in (*_children(pid), pid):
         os.kill(one, number)
-
-
-def end(sleeper: subprocess.Popen[bytes]) -> None:
-    """End a rank that only sleeps."""
-    sleeper.kill()
-    sleeper.wait()

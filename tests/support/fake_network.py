@@ -8,20 +8,12 @@ import random
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Any
 
-from hypothesis import strategies as st
-
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Event, Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
 
 WORLD, START = 7, 4096
 _FAST_S = 0.0005
-BAD_NETWORKS = {
-    "seed": st.integers(0, 1 << 30),
-    "loss": st.sampled_from([0.0, 0.1, 0.25]),
-    "twice": st.sampled_from([0.0, 0.3]),
-    "slow_s": st.sampled_from([0.0, 0.01, 0.1]),
-}
 KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
 
 
@@ -31,20 +23,12 @@ def pairs(n: int) -> list[tuple[int, int]]:
 
 
 class FakeMemory:
-    """The shared memory of one host. pages: of each group and member; history: all that was written there."""
+    """The shared memory of one host. pages: of each group and member."""
 
     def __init__(self) -> None:
         self.pages: dict[tuple[int, int], bytes] = {}
-        self.history: dict[tuple[int, int], list[bytes]] = {}
         self.gone: dict[int, Departure] = {}
         self.groups: set[int] = set()
-        self.news = 0
-
-    def elsewhere(self) -> "FakeMemory":
-        """The same memory, as another process sees it that has just begun."""
-        other = copy.copy(self)
-        other.groups = set()
-        return other
 
     def add(self, gid: int, start: int, size: int) -> None:
         if start % START or not size:
@@ -61,13 +45,12 @@ class FakeMemory:
     def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:  # noqa: ARG002
         assert gid in self.groups
         self.pages[gid, member] = image
-        self.history.setdefault((gid, member), []).append(image)
 
     def depart(self, rank: int, how: int, words: str) -> None:
         self.gone.setdefault(rank, Departure(DepartureKind(how), words))
 
     def count_news(self) -> None:
-        self.news += 1
+        """Nobody waits."""
 
     def sight(self, rank: int) -> str:
         return f"rank {rank} computes"
@@ -102,7 +85,7 @@ class FakeNetwork:
         twice: float = 0.0,
         slow_s: float = 0.002,
         silent_s: float = 1.5,
-        memory: Callable[[], FakeMemory] = FakeMemory,
+        memory: Callable[[], Any] = FakeMemory,
         kills: bool = False,
         registered: bool = False,
     ) -> None:
@@ -148,9 +131,10 @@ class FakeNetwork:
 
     def kill(self, host: int) -> None:
         """Let another process go on in place of a sentinel. Ranks of the host have to say again what they have said."""
-        self.memories[host] = self.memories[host].elsewhere()
+        self.memories[host] = copy.copy(self.memories[host])
+        self.memories[host].groups = set()
         self.machines[host] = pickle.loads(self._estate[host][1])  # noqa: S301  written above
-        self.machines[host].take_over(self.memories[host], int(self.now * 1e9))  # type: ignore[arg-type]
+        self.machines[host].take_over(self.memories[host], int(self.now * 1e9))
         self.seals[host] = self._seal(host, self.seals[host]._highest)
         self.deliver(host)
 

@@ -1,11 +1,10 @@
 """A world whose ranks make one run after another: a copied word of the last run says nothing in this one.
 
-Sentinels, boards and a bad network, as they are; who gives the runs is this test. A rank may be seen to have returned
-only once it has, in this run; and if it has, all hosts hear of it.
+Sentinels, boards and a bad network, as they are; who gives the runs is this test.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection
 from functools import partial
 from mmap import mmap
 
@@ -16,65 +15,57 @@ from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended, Said
 
-HOSTS = [(0, 2), (1, 3)]
-RANKS = range(4)
+HOSTS, RANKS, RUNS = [(0, 2), (1, 3)], range(4), 4
 RETURNED = Departure(DepartureKind.RETURNED, "returned from the function")
-RUNS = 4
-SEEDS = range(60)
 
 
 class Memory(Regions):
     """The boards of the world on one host. returned: who has, in this run. lies: of whom else it is said."""
 
-    def __init__(self, returned: set[int]) -> None:
+    def __init__(self, returned: Collection[int] = ()) -> None:
         super().__init__(mmap(-1, 1 << 17), START, len(RANKS))
         self.boards, self.returned, self.lies = [member.board for member in self._world], returned, set[int]()
 
     def write(self, gid: int, member: int, image: bytes, *, keep_gone: bool) -> None:
         super().write(gid, member, image, keep_gone=keep_gone)
-        self.lies |= {rank for rank in RANKS if self.boards[rank].gone} - self.returned
+        self.lies |= {rank for rank in RANKS if self.boards[rank].gone} - {*self.returned}
 
-
-def everywhere(memories: Sequence[Memory], run: int) -> None:
-    """What `RankProcesses.run` does."""
-    for memory in memories:
-        for board in memory.boards:
+    def begin(self, run: int) -> None:
+        for board in self.boards:
             board.run = run
 
 
 def fault(seed: int) -> str:
-    """What goes wrong in some runs whose order of events this number says; "": nothing."""
+    """What goes wrong in some runs whose order of events this number says; "": nothing. A rank may be seen to have
+    returned only once it has, in this run; and if it has, all hosts hear of it.
+    """
     draw, returned = random.Random(seed), set[int]()
     loss, twice, slow_s = draw.choice([0.0, 0.2]), draw.choice([0.0, 0.3]), draw.choice([0.0, 0.01, 0.1])
     net = FakeNetwork(HOSTS, seed, loss, twice, slow_s, memory=partial(Memory, returned))
-    memories = [memory for memory in net.memories if isinstance(memory, Memory)]
     net.register()
-
-    def pass_time(most_s: float) -> None:
-        asker = draw.choice(RANKS)
-        if draw.random() < 0.5:
-            net.step(asker % 2, Said(asker, "ask", [WORLD, draw.randrange(1000)]))
-        net.run(draw.random() * most_s)
-
     for run in range(1, RUNS + 1):
         returned.clear()
-        everywhere(memories, run)
+        for memory in net.memories:
+            memory.begin(run)
         for rank in draw.sample(RANKS, len(RANKS)):
-            pass_time(0.03)
+            asker = draw.choice(RANKS)
+            if draw.random() < 0.5:
+                net.step(asker % 2, Said(asker, "ask", [WORLD, draw.randrange(1000)]))
+            net.run(draw.random() * 0.03)
             returned.add(rank)
-            memories[rank % 2].boards[rank].set_gone(*RETURNED)
+            net.memories[rank % 2].boards[rank].set_gone(*RETURNED)
             net.step(rank % 2, Said(rank, "wake", [WORLD]))
-        pass_time(0.01)
+        net.run(draw.random() * 0.01)
         if run == RUNS or draw.random() < 0.3:
             net.run(3.0)
-            if any(memory.boards[rank].gone != RETURNED for memory in memories for rank in RANKS):
+            if any(memory.boards[rank].gone != RETURNED for memory in net.memories for rank in RANKS):
                 return f"not everybody hears who has returned in run {run}"
-        if any(memory.lies for memory in memories):
+        if any(memory.lies for memory in net.memories):
             return f"run {run} hears of earlier ones"
     return ""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(60))
 def test_departure_is_of_this_run(seed: int) -> None:
     assert not fault(seed)
 
@@ -82,23 +73,22 @@ def test_departure_is_of_this_run(seed: int) -> None:
 def test_death_after_return_is_reported() -> None:
     """It dies when all have returned, and the others hear of it in the next run."""
     killed = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-    net = FakeNetwork(HOSTS, memory=partial(Memory, set(RANKS)))
-    memories = [memory for memory in net.memories if isinstance(memory, Memory)]
+    net = FakeNetwork(HOSTS, memory=partial(Memory, RANKS))
     net.register()
-    everywhere(memories, 1)
-    memories[0].boards[2].set_gone(*RETURNED)
+    for memory in net.memories:
+        memory.begin(1)
+    net.memories[0].boards[2].set_gone(*RETURNED)
     net.step(0, Said(2, "wake", [WORLD]))
     net.run(0.1)
     net.step(0, Ended(2, killed.words))
     net.run(0.1)
-    everywhere(memories, 2)
     assert net.heard(1, "gone") == net.heard(0, "gone") == [["gone", 2, *killed]]
 
 
 @pytest.mark.parametrize("how", DepartureKind)
 @pytest.mark.parametrize("run", [1, 2])
 def test_abort_of_this_run_replaces_a_departure(how: DepartureKind, run: int) -> None:
-    there, here = (Memory(set()) for _ in range(2))
+    there, here = Memory(), Memory()
     there.boards[2].run, here.boards[2].run = 1, run
     there.boards[2].set_gone(how, "said")
     here.boards[2].set_gone(DepartureKind.LEFT, "known")

@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -16,38 +15,33 @@ from unisono.base.records import CallRecord, DepartureKind, GivenUp
 from unisono.hosts.far import Far
 from unisono.hosts.sentinel.estate import Estate, turns_of
 
-SOON_S = 3.0  # less than the time after which silent hosts are lost
-SILENT_S = 30.0  # where that must not happen, however late ranks look
+SOON_S = 3.0  # less than the time after which a spare process gives up a sentinel that is silent
+SILENT_S = 30.0  # where no host may be lost, however late ranks look
 
 
-def kill(fake: FakeHosts, host: int) -> None:
-    """Kill a sentinel; another process must go on soon."""
-    before, began = sentinel_of(fake.far[host]), time.monotonic()
-    os.kill(before, signal.SIGKILL)
-    see_another(fake.far[host], before)
-    assert time.monotonic() - began < SOON_S
-
-
-def see_another(far: Far, before: int) -> None:
+def see_another(far: Far, before: int, most_s: float = 60.0) -> None:
     """Wait until another process goes on."""
-    until(lambda: far.sentinel_pid != before)
+    until(lambda: far.sentinel_pid != before, most_s)
 
 
-def kill_both(fake: FakeHosts, host: int, *beside: Far) -> None:
-    """Kill a sentinel and the process beside it; its ranks, which see that at the same time, start both again."""
-    before = sentinel_of(fake.far[host])
-    spare_of(before)
-    send_with_spare(fake.far[host], signal.SIGKILL)
+def kill(fake: FakeHosts, host: int, what: str, beside: Far) -> None:
+    """Kill a sentinel, its spare process, or both, until others are there. beside: of another rank of host 1, which
+    sees at the same time that both are gone.
+    """
+    far = fake.far[host]
+    pid = sentinel_of(far)
+    if what == "sentinel":
+        os.kill(pid, signal.SIGKILL)
+        see_another(far, pid, SOON_S)
+        return
+    spare = spare_of(pid)
+    if what == "spare":
+        os.kill(spare, signal.SIGKILL)
+        until(lambda: spare_of(pid) != spare)
+        return
+    send_with_spare(far, signal.SIGKILL)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda far: see_another(far, before), (fake.far[host], *beside)))
-
-
-def kill_spare(fake: FakeHosts, host: int) -> None:
-    """Kill the process that waits beside a sentinel; there must be another one soon."""
-    pid = sentinel_of(fake.far[host])
-    before = spare_of(pid)
-    os.kill(before, signal.SIGKILL)
-    until(lambda: spare_of(pid) != before)
+        list(pool.map(lambda far: see_another(far, pid), (far, beside) if host == 1 else (far,)))
 
 
 def test_rank_leaves_though_its_sentinel_falls() -> None:
@@ -72,8 +66,8 @@ def test_killed_again_and_again() -> None:
         said, dead = [0, 0, 0], dict[int, int]()
         for turn in range(20):
             host, falls, group = rng.randrange(3), rng.randrange(3), 8 + turn
-            kills = rng.choice([kill, kill_spare, kill_both])
-            if kills is not kill_spare and rng.random() < 0.5:
+            what = rng.choice(["sentinel", "spare", "both"])
+            if what != "spare" and rng.random() < 0.5:
                 os.kill(sentinel_of(fake.far[falls]), signal.SIGSTOP)  # it reads nothing any more
             said[host] += 1
             give_up = GivenUp(said[host], False, frozenset(), f"turn {turn}")
@@ -87,10 +81,7 @@ def test_killed_again_and_again() -> None:
                 fake.arenas[fake.hosts.host_of(rank)].board(rank).set_call(turn, CallRecord("scan"))
                 dead[rank] = turn
                 fake.sleepers[rank].kill()
-            if (kills, falls) == (kill_both, 1):
-                kill_both(fake, 1, beside)
-            else:
-                kills(fake, falls)
+            kill(fake, falls, what, beside)
             until(lambda: sentinel_of(fake.far[1]) == sentinel_of(beside))
             until(lambda falls=falls, ticket=ticket: fake.far[falls].answered(ticket))
             for other in range(3):
@@ -113,62 +104,21 @@ def test_killed_again_and_again() -> None:
         beside.close()
 
 
-def test_ranks_start_both_processes_again() -> None:
-    """Two ranks of the host see at the same time that both are gone."""
-    with FakeHosts("1+2", silent_s=SILENT_S) as fake:
-        beside = Far(fake.arenas[1], fake.hosts, 1, fake.names[1], SILENT_S)
-        for turn in range(8):
-            for far in (*fake.far, beside):
-                far.register(8 + turn, fake.arenas[far is not fake.far[0]].end, [0, 1, 2])
-            fake.refresh(0, 8 + turn)
-            kill_both(fake, 1, beside)
-            assert sentinel_of(fake.far[1]) == beside.sentinel_pid
-            for far in (fake.far[1], beside):
-                far.forget(8 + turn)
-            fake.refresh(0, 8 + turn)
-            assert fake.far[0].left(1) is fake.far[1].left(0) is None
-        beside.close()
-
-
-def test_next_process_goes_on_for_a_stopped_one() -> None:
-    with FakeHosts("1+1", silent_s=3.0) as fake:
-        fake.refresh(0)
-        pid = sentinel_of(fake.far[1])
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: fake.far[1].sentinel_pid != pid)
-        fake.refresh(1)
-        fake.refresh(0)
-        assert fake.far[0].left(1) is fake.far[1].left(0) is None
-
-
-def test_ranks_replace_stopped_processes() -> None:
+@pytest.mark.parametrize("both", [False, True], ids=["sentinel", "and its spare process"])
+def test_stopped_sentinel_is_replaced(both: bool) -> None:
+    """By the process beside it, or by its ranks where that is stopped, too. Nobody is lost."""
     with FakeHosts("1+1", silent_s=3.0) as fake:
         fake.refresh(0)
         before = sentinel_of(fake.far[1])
-        spare_of(before)
-        send_with_spare(fake.far[1], signal.SIGSTOP)
+        if both:
+            spare_of(before)
+            send_with_spare(fake.far[1], signal.SIGSTOP)
+        else:
+            os.kill(before, signal.SIGSTOP)
         fake.refresh(1)
         assert sentinel_of(fake.far[1]) != before
         fake.refresh(0)
         assert fake.far[0].left(1) is fake.far[1].left(0) is None
-
-
-def test_a_spare_process_ends_with_its_sentinel() -> None:
-    with FakeHosts("1+1") as fake:
-        pids = [sentinel_of(far) for far in fake.far]
-        spares = [os.pidfd_open(spare_of(pid)) for pid in pids]
-        fake.refresh(0)
-    for fd in spares:
-        until(lambda fd=fd: not alive(fd))
-        os.close(fd)
-
-
-def alive(pidfd: int) -> bool:
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 SETUP = {"hosts": [[0], [1]], "names": ["a", "b"]}

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +13,6 @@ import torch
 
 import unisono
 from tests.support.each import each
-from tests.support.faults import DEADLINE_S
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
 from unisono.calls import p2p
@@ -85,12 +83,40 @@ def test_a_collective_within_a_collective(outer: str, inner: str) -> None:
     CALLS[inner]()
 
 
+def message() -> None:
+    p2p.send(torch.full((2,), 5.0), 0, tag=3)
+    assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
+
+
+def mailbox() -> Any:
+    return progress_engine(unisono.init()).mailbox
+
+
+NESTED: dict[str, tuple[Call, str, Call, Call, str]] = {
+    "the thread of asynchronous calls": (
+        unisono.init, "run", CALLS["all_reduce"], lambda: unisono.all_reduce(torch.ones(9), async_op=True).wait(),  # type: ignore[union-attr]
+        "Group('world', rank 0 of 1)"),
+    "an allocation": (
+        lambda: unisono.init().engine.arena, "reserve_heap", lambda: unisono.empty(1 << 20),
+        lambda: unisono.empty(1 << 20).fill_(1.0), "the heap of rank 0"),
+    "send": (mailbox, "submit", lambda: p2p.send(torch.ones(3), 0), message, "the messages of Group('world'"),
+    "irecv": (mailbox, "submit", lambda: p2p.irecv(None, 0), message, "the messages of Group('world'"),
+    "recv_object_list": (
+        mailbox, "submit", lambda: p2p.recv_object_list([None], 0), message, "the messages of Group('world'"),
+}  # fmt: skip
+"""Where code is interrupted that holds something, the call there, and which words name what is held."""
+
+
+@pytest.mark.parametrize("name", NESTED)
 @pytest.mark.ranks(1)
-def test_on_the_thread_of_asynchronous_calls() -> None:
-    tensor = torch.ones(9)
-    with within(unisono.init(), "run", CALLS["all_reduce"], "garbage") as raised:
-        unisono.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
+def test_call_that_needs_what_is_held_raises(name: str) -> None:
+    place, step, inner, outer, held = NESTED[name]
+    with within(place(), step, inner, "garbage" if name.startswith("the thread") else "a signal") as raised:
+        outer()
     assert isinstance(raised[0], NestedCall)
+    assert raised[0].inner == line(inner)
+    assert held in str(raised[0])
+    outer()
 
 
 @pytest.mark.ranks(2)
@@ -126,43 +152,13 @@ def test_calls_of_another_group_and_messages_work() -> None:
 
     def inner() -> None:
         unisono.all_reduce(torch.ones(4), group=other)
-        p2p.send(torch.ones(3), 0)
-        assert p2p.recv(None, 0).tolist() == [1.0] * 3
+        message()
 
     with within(unisono.init(), "run", inner) as raised:
         CALLS["all_reduce"]()
-    assert raised == [None]
-
-
-@pytest.mark.ranks(1)
-def test_a_message_within_a_step_of_messages() -> None:
-    group = unisono.init()
-    mailbox = progress_engine(group).mailbox
-    calls: list[Call] = [
-        lambda: p2p.send(torch.ones(3), 0),
-        lambda: p2p.irecv(None, 0),
-        lambda: p2p.recv_object_list([None], 0),
-    ]
-    for call in calls:
-        with within(mailbox, "submit", call) as raised:
-            p2p.send(torch.full((2,), 5.0), 0, tag=3)
-        assert isinstance(raised[0], NestedCall)
-        assert raised[0].inner == line(call)
-        assert "the messages of Group('world'" in str(raised[0])
-        assert p2p.recv(None, 0, tag=3).tolist() == [5.0, 5.0]
-    with within(mailbox, "submit", CALLS["all_reduce"]) as raised:
-        p2p.send(torch.ones(1), 0)
-    assert raised == [None]
-    p2p.recv(None, 0)
-
-
-@pytest.mark.ranks(1)
-def test_an_allocation_within_an_allocation() -> None:
-    with within(unisono.init().engine.arena, "reserve_heap", lambda: unisono.empty(1 << 20)) as raised:
-        unisono.empty(1 << 20).fill_(1.0)
-    assert isinstance(raised[0], NestedCall)
-    assert "the heap of rank 0" in str(raised[0])
-    unisono.empty(1 << 20)
+    with within(mailbox(), "submit", CALLS["all_reduce"]) as raised_in_message:
+        message()
+    assert raised == raised_in_message == [None]
 
 
 @pytest.mark.parametrize("outer", ["all_reduce", "in the background", "recv"])
@@ -232,15 +228,16 @@ def test_a_timer_that_makes_calls_all_the_time() -> None:
         except NestedCall:
             counts["nested"] += 1
 
+    def some() -> bool:
+        unisono.all_reduce(torch.ones(4))
+        unisono.all_reduce(torch.ones(4), async_op=True).wait()  # type: ignore[union-attr]
+        p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=2)
+        return min(counts.values()) >= 3
+
     handler()  # to plan a call takes longer than the timer's period
     signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
-        until_s = time.monotonic() + DEADLINE_S
-        while min(counts.values()) < 3 and time.monotonic() < until_s:
-            unisono.all_reduce(torch.ones(4))
-            unisono.all_reduce(torch.ones(4), async_op=True).wait()  # type: ignore[union-attr]
-            p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=2)
+        until(some)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    assert min(counts.values()) >= 3

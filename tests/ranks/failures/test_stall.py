@@ -1,8 +1,8 @@
 """Ranks that are alive but do not come: one rank says who, what it does and where; a time-out says the same."""
 
 import os
+import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -58,10 +58,52 @@ def sleep_until_told(folder: Path) -> None:
     until(lambda: bool(told(folder)))
 
 
-def compute_until_told(folder: Path) -> None:
-    matrix = torch.ones(200, 200)
-    while not told(folder):
+def computing(folder: Path) -> None:
+    group = unisono.init()
+    group.timeout_s, tensor, matrix = float("inf"), torch.full((3,), group.rank + 1.0), torch.ones(200, 200)
+    while group.rank == 2 and not told(folder):
         torch.mm(matrix, matrix)
+    unisono.all_reduce(tensor)
+    assert tensor[0] == 10.0
+
+
+def sleeping(folder: Path) -> None:
+    if unisono.get_rank() == 1:
+        sleep_until_told(folder)
+    unisono.barrier()
+
+
+def keeping_a_chain(folder: Path) -> None:
+    """Rank 2 keeps rank 1 waiting, and that rank 0."""
+    lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
+    if unisono.get_rank() == 2:
+        sleep_until_told(folder)
+    for group in filter(None, (upper, lower)):
+        unisono.barrier(group)
+
+
+def sending(folder: Path) -> None:
+    """Rank 0 waits for rank 1, or if there are more, for any of them."""
+    unisono.init().timeout_s = float("inf")
+    if unisono.get_rank() == 0:
+        assert p2p.recv(src=1 if unisono.get_world_size() == 2 else None).tolist() == [7.0, 7.0]
+    else:
+        sleep_until_told(folder)
+    if unisono.get_rank() == 1:
+        p2p.send(torch.full((2,), 7.0), 0)
+
+
+HERE = rf"{re.escape(__file__)}:\d+"
+CHAIN = r"rank 0 waits in group '\[0, 1\]' for rank 1, which waits in group '\[1, 2\]' for rank 2"
+SCENES: dict[str, tuple[int, str | None, Callable[[Path], None], str]] = {
+    "computes": (4, None, computing, rf"all_reduce\(float32\[3\], sum\) #\d+ \({HERE}\).* for rank 2: rank 2 "),
+    "sleeps": (2, None, sleeping, rf"barrier\(\) #\d+ \({HERE}\).* for rank 1: rank 1 "),
+    "on another host": (2, "2x1", sleeping, r"barrier.* for rank 1: rank 1 "),
+    "at the end of a chain": (3, None, keeping_a_chain, f".* {CHAIN}; rank 2 "),
+    "awaited for a message": (2, None, sending, r"recv\(None, src=.* for rank 1: rank 1 "),
+    "one of several": (3, None, sending, r"recv\(None, src=.* for ranks 1, 2: rank 1 "),
+}
+"""Size, hosts, what ranks do, and how the one warning begins."""
 
 
 @pytest.mark.ranks(4)
@@ -81,38 +123,22 @@ def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, .
             board.set_wait(None)
 
 
-@pytest.mark.parametrize("away", [sleep_until_told, compute_until_told])
-@in_new_world(4, config=STEADY)
-def test_one_rank_names_the_missing_rank(tmp_path: Path, away: Callable[[Path], None]) -> None:
-    overhear(tmp_path)
-    group = unisono.init()
-    group.timeout_s, tensor = float("inf"), torch.full((3,), group.rank + 1.0)
-    if group.rank == 2:
-        away(tmp_path)
-    unisono.all_reduce(tensor)
-    assert tensor[0] == 10.0
-    (text,) = told(tmp_path)
-    line, *stack = text.splitlines()
-    assert line.startswith("rank 0 has waited ")
-    assert f" s in all_reduce(float32[3], sum) #1 ({__file__}:" in line
-    assert f" for rank 2: rank 2 (pid {group.engine.arena.board(2).pid}) " in line
-    assert f" at {__file__}:" in line
-    assert any(f'"{__file__}", line' in frame and f" in {away.__name__}" in frame for frame in stack)
-    assert all(frame.startswith("    ") for frame in stack)
-    assert not any("rank_process.py" in frame for frame in stack)
-
-
-@in_new_world(2, hosts="2x1", config=SOON)
-def test_stack_of_a_rank_on_another_host_is_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "hosts", "scene", "begins"), SCENES.values(), ids=SCENES)
+@in_new_world("size", hosts="hosts", config=STEADY)
+def test_missing_rank_is_told_with_its_stack(
+    tmp_path: Path, size: int, hosts: str | None, scene: Callable[[Path], None], begins: str
+) -> None:
     overhear(tmp_path)
     pids = all_pids()
-    if unisono.get_rank() == 1:
-        sleep_until_told(tmp_path)
-    unisono.barrier()
-    line, *stack = told(tmp_path)[0].splitlines()
-    assert f" for rank 1: rank 1 (pid {pids[1]}) " in line
-    assert f" at {__file__}:" in line
-    assert any(" in sleep_until_told" in frame for frame in stack)
+    scene(tmp_path)
+    (text,) = told(tmp_path)
+    line, *stack = text.splitlines()
+    assert (found := re.match(rf"rank 0 has waited .* s in {begins}\(pid (\d+)\) .*at {HERE}", line)), line
+    assert int(found[1]) in pids
+    assert any(f'"{__file__}", line' in frame for frame in stack)
+    assert any(f" in {scene.__name__}" in frame for frame in stack)
+    assert all(frame.startswith("    ") for frame in stack)
+    assert "rank_process.py" not in text
 
 
 @in_new_world(2, config=SOON)
@@ -153,36 +179,6 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
     assert "waits in barrier() #1 of group 'b' (" in text
     assert " in crossed" in text
     assert zero in errors[0] or one in errors[1]  # the second is alone in its call when its time is up
-
-
-@in_new_world(3, config=STEADY)
-def test_a_chain_is_told_to_its_end(tmp_path: Path) -> None:
-    """Rank 2 keeps rank 1 waiting, and that rank 0: one line for both, about rank 2."""
-    overhear(tmp_path)
-    lower, upper = (unisono.new_group(ranks, name=f"{ranks}") for ranks in ([0, 1], [1, 2]))
-    if unisono.get_rank() == 2:
-        sleep_until_told(tmp_path)
-    for group in filter(None, (upper, lower)):
-        unisono.barrier(group)
-    (text,) = told(tmp_path)
-    assert "rank 0 waits in group '[0, 1]' for rank 1, which waits in group '[1, 2]' for rank 2; rank 2 (pid" in text
-    assert " in sleep_until_told" in text
-
-
-@pytest.mark.parametrize(("size", "src", "who"), [(2, 1, "rank 1"), (3, None, "ranks 1, 2")])
-@in_new_world("size", config=SOON)
-def test_wait_for_a_message_is_told(tmp_path: Path, size: int, src: int | None, who: str) -> None:
-    overhear(tmp_path)
-    unisono.init().timeout_s = float("inf")
-    if unisono.get_rank() == 0:
-        assert p2p.recv(src=src).tolist() == [7.0, 7.0]
-        (text,) = told(tmp_path)
-        assert "s in recv(None, src=" in text
-        assert f"for {who}: rank 1 (pid" in text
-        assert " in sleep_until_told" in text
-    elif unisono.get_rank() == 1:
-        sleep_until_told(tmp_path)
-        p2p.send(torch.full((2,), 7.0), 0)
 
 
 @in_new_world(2, config=SOON)
@@ -307,39 +303,10 @@ BARRIER = "unisono.barrier(timeout_s=limit_s)"
 def test_wait_needs_no_file_descriptor(python: Python, how: str, call: str, outcome: str) -> None:
     """Whatever a rank needs has been imported before. The peer is late, dies, or never comes."""
     settings, port = {"UNISONO_STALL_WARNING_S": 0.1}, free_port()
-    ranks = [python("-c", FULL, how, call, **place(rank, 2, port), **settings) for rank in range(2)]
-    assert ranks[0].stderr
-    assert ranks[0].stdout
-    assert ranks[1].stdin
-    assert any("rank 0 has waited" in line for line in ranks[0].stderr)
-    if how != "late":
-        ranks[1].stdin.write("\n")
-        ranks[1].stdin.flush()
-    assert ranks[0].stdout.readline() == f"{outcome}\n", ranks[0].communicate(timeout=60)
-
-
-COMPUTES = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-
-
-def work(seconds: float) -> int:
-    """Small and long calls on this rank, back to back, for so long; how many."""
-    stop, calls, began = torch.zeros(1), 0, time.monotonic()
-    while not stop.item():
-        unisono.all_reduce(torch.ones(2))
-        unisono.all_reduce(torch.ones(100_000))
-        unisono.barrier()
-        stop.fill_(float(time.monotonic() - began > seconds))
-        unisono.broadcast(stop, 0)
-        calls += 4
-    return calls
-
-
-@pytest.mark.long
-def test_busy_processors_raise_no_error() -> None:
-    """Ranks share a processor with others, beside a process that computes."""
-    ranks = 4 * len(os.sched_getaffinity(0))
-    with subprocess.Popen([sys.executable, "-c", COMPUTES]) as busy:
-        try:
-            assert len(set(unisono.run(work, ranks, args=(5.0,), timeout_s=90))) == 1
-        finally:
-            busy.kill()
+    waiting, other = (python("-c", FULL, how, call, **place(rank, 2, port), **settings) for rank in range(2))
+    assert any("rank 0 has waited" in line for line in waiting.stderr or ())
+    if how != "late" and other.stdin:
+        other.stdin.write("\n")
+        other.stdin.flush()
+    assert waiting.stdout
+    assert waiting.stdout.readline() == f"{outcome}\n", waiting.communicate(timeout=60)
