@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 import unisono
 from tests.support.on_ranks import in_process_group
@@ -46,38 +47,26 @@ def by_hand(name: str, kind: Any) -> tuple[Any, Any]:
     return group, backend
 
 
-@in_process_group(3, "gloo", named=range(3))
+@in_process_group(3, None, named=range(3))
 def test_groups_that_torch_makes() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
-    groups: dict[str, Any] = {
-        "world": dist.group.WORLD,
-        "by its name": dist.new_group([0, 1, 2], backend="gloo"),
-        "by none": dist.new_group([2, 1]),
-        "by device": dist.new_group(backend="cpu:gloo"),
-        "mesh": dist.device_mesh.init_device_mesh("cpu", (size,)).get_group(),
-    }
-    assert (groups["by none"] is dist.GroupMember.NON_GROUP_MEMBER) == (me == 0)
-    for name, group in groups.items():
-        if group is dist.GroupMember.NON_GROUP_MEMBER:
-            continue
-        assert ours(group), name
+    words = "gloo", "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo"
+    mesh = dist.device_mesh.init_device_mesh("cpu", (size,)).get_group()
+    made = [dist.group.WORLD, mesh, *(dist.new_group(backend=word) for word in words), dist.new_group([2, 1])]
+    groups: list[Any] = [group for group in made if group is not dist.GroupMember.NON_GROUP_MEMBER]
+    assert len(groups) == (7 if me else 6)
+    for group in groups:
+        assert ours(group)
         assert isinstance(group, dist.ProcessGroupGloo)
         assert isinstance(group, dist.ProcessGroup)
-        assert "gloo" in dist.get_backend(group)
         assert group.name() == group._get_backend(CPU).name() == "gloo"
         assert f"of unisono (UNISONO_AS=gloo): rank {group.rank()} of {group.size()}" in repr(group)
         assert total(group) == {3: 111.0, 2: 110.0}[group.size()]
+    assert "gloo" in dist.get_backend(groups[2])
     dist.monitored_barrier()
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=33))
     assert dist.group.WORLD.options._timeout == timedelta(seconds=33)
     assert unisono.get_world_size() == size  # torch's group of all ranks is this library's, too
-
-
-@pytest.mark.parametrize("backend", [None, "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo"])
-@in_process_group(2, "backend", named=range(2))
-def test_all_words_for_gloo_are_ours(backend: str | None) -> None:
-    assert ours(dist.group.WORLD)
-    assert total(dist.group.WORLD) == 11.0
 
 
 @in_process_group(2, "gloo", named=range(2))
@@ -132,12 +121,9 @@ def test_groups_put_together_by_hand() -> None:
 
 @in_process_group(2, "gloo", named=range(2))
 def test_cpp_code_finds_gloo_in_manual_group() -> None:
-    from importlib import import_module
-
     group, _ = by_hand("for c++", dist.ProcessGroupGloo)
     torch._C._distributed_c10d._register_process_group("for c++", group)
-    operators = import_module("torch.ops")._c10d_functional
-    out = operators.wait_tensor(operators.all_reduce(torch.ones(2) + dist.get_rank(), "sum", "for c++"))
+    out = functional.wait_tensor(functional.all_reduce(torch.ones(2) + dist.get_rank(), "sum", "for c++"))
     torch._C._distributed_c10d._unregister_process_group("for c++")
     assert out.tolist() == [3.0, 3.0]
 

@@ -14,7 +14,7 @@ from tests.fuzz.draw import TORCH_WAYS
 from tests.fuzz.messages import FORMS as OBJECT_FORMS
 from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
-from tests.integrations.torch.test_training import DDP, WIDTH, model, train
+from tests.integrations.torch.test_training import DDP, model, train
 from tests.support.matrix import FORMS, REDUCING, Case
 from tests.support.on_ranks import as_over_gloo, in_process_group
 
@@ -69,48 +69,32 @@ def test_wait_tensor_waits_for_a_call_in_flight() -> None:
 
 @pytest.mark.ranks(*SIZES, hosts="2+1", backend="unisono")
 def test_sparse_tensors() -> None:
+    """Made in inference mode or not, and reduced in it or not, in the background, too."""
     me, size = dist.get_rank(), dist.get_world_size()
-    for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
-        dense = torch.zeros(size + 1, 2)
+    for op, made, inside, later in product((dist.ReduceOp.SUM, dist.ReduceOp.AVG), *[(False, True)] * 3):
+        dense, expected = torch.zeros(size + 1, 2), torch.zeros(size + 1, 2)
         dense[me], dense[me + 1] = me + 1.0, 10.0
-        expected = torch.zeros(size + 1, 2)
         for r in range(size):
-            expected[r] += r + 1.0
-            expected[r + 1] += 10.0
-        tensor = dense.to_sparse(1)
-        dist.all_reduce(tensor, op)
-        same(tensor.to_dense(), expected / divisor)
-
-
-@pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.ranks(2, backend="unisono")
-def test_inference_tensors(inside: bool, async_op: bool) -> None:
-    """Made in inference mode or not, dense or sparse, and reduced in it or not, more than once."""
-    for made_inside, sparse in product((False, True), repeat=2):
-        with torch.inference_mode(made_inside):
-            tensor = torch.full((2, 2), dist.get_rank() + 1.0)
-            tensor = tensor.to_sparse() if sparse else tensor
-        for total in (3.0, 6.0):
-            with torch.inference_mode(inside):
-                work = dist.all_reduce(tensor, async_op=async_op)
-            if work is not None:
-                work.wait()
-            assert tensor.is_inference() is made_inside
-            same(tensor.to_dense(), torch.full((2, 2), total))
+            expected[r : r + 2] += torch.tensor([[r + 1.0], [10.0]])
+        with torch.inference_mode(made):
+            tensor = dense.to_sparse(1)
+        with torch.inference_mode(inside):
+            work = dist.all_reduce(tensor, op, async_op=later)
+        assert not later or work.wait()
+        assert tensor.is_inference() is made
+        same(tensor.to_dense(), expected / (1 if op == dist.ReduceOp.SUM else size))
 
 
 @pytest.mark.ranks(*SIZES, hosts="2+1", backend="unisono")
 def test_coalesced_calls() -> None:
-    me, size = dist.get_rank(), dist.get_world_size()
+    me, size, cpu = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     manager = dist.distributed_c10d._coalescing_manager
-    cpu = torch.device("cpu")
-    for options in ({}, {"async_ops": True}, {"device": cpu}, {"device": cpu, "async_ops": True}):
+    for later, device in product((False, True), (None, cpu)):
         tensors = [mine(k + 1) for k in range(4)]
-        with manager(**options) as pending:
+        with manager(device=device, async_ops=later) as pending:
             for tensor in tensors:
                 dist.all_reduce(tensor)
-        if "async_ops" in options:
+        if later:
             pending.wait()
         for k, tensor in enumerate(tensors):
             same(tensor, all_of(k + 1).sum(0))
@@ -121,11 +105,6 @@ def test_coalesced_calls() -> None:
     pending.wait()
     for k, out in enumerate(outs):
         same(out, all_of(size)[:, me] + 10 * k)
-    lists = [[torch.empty(2), torch.empty(3)] for _ in range(size)]
-    with pytest.warns(FutureWarning):
-        dist.all_gather_coalesced(lists, [mine(2), mine(3) + 0.5])
-    for r in range(size):
-        same(lists[r][1], mine(3, r) + 0.5)
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -158,18 +137,6 @@ def test_one_tensor_twice_in_all_reduce_coalesced(size: int, async_op: bool) -> 
             made.wait()
         found.append([tensor.tolist(), other.tolist()])
     return found
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_callback_may_wait_for_its_own_call() -> None:
-    again, lock = torch.ones(3), []
-
-    def callback(_: Any) -> None:
-        lock.append(dist.all_reduce(again, async_op=True).get_future().wait())
-
-    dist.all_reduce(torch.arange(float(1 << 20)), async_op=True).get_future().then(callback).wait()
-    assert again.tolist() == [2.0] * 3
-    assert len(lock) == 1
 
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
@@ -221,13 +188,3 @@ def test_different_calls_in_callbacks_raise() -> None:
     tensor = torch.ones(2)
     dist.all_reduce(tensor)
     assert tensor.tolist() == [2.0, 2.0]
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_error_within_backward_reaches_the_user() -> None:
-    wrapped = DDP(model())
-    wrapped(torch.randn(2, WIDTH)).sum().backward()
-    wrong = dist.all_reduce if dist.get_rank() else lambda tensor: wrapped(tensor).sum().backward()
-    with pytest.raises(RuntimeError, match="disagree"):
-        wrong(torch.randn(2, WIDTH))
-    dist.all_reduce(torch.ones(1))

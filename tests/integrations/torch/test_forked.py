@@ -8,12 +8,16 @@ from tests.support.programs import Python
 
 FORKED = """
 import multiprocessing, os, sys, time
+from datetime import timedelta
 import torch, torch.distributed as dist
 
 def work(rank):
     os.environ["UNISONO_HOST_ID"] = f"{rank * int(sys.argv[1])}"
     dist.init_process_group("unisono", f"file://{sys.argv[2]}", rank=rank, world_size=2)
-    words = torch.zeros(3)
+    torchs, words = dist.distributed_c10d, torch.zeros(3)
+    where = 2, rank, [], dist.Backend("unisono"), dist.PrefixStore("apart", torchs._get_default_store())
+    apart, _ = torchs._new_process_group_helper(*where, group_name="apart", timeout=timedelta(minutes=1))
+    torchs._world.pg_group_ranks[apart] = {0: 0, 1: 1}
     if rank == 0:
         dist.send(words + 7, 1)
         work.last = dist.all_reduce(words, async_op=True)
@@ -21,11 +25,12 @@ def work(rank):
     time.sleep(0.2)
     dist.recv(words, 0)
     dist.all_reduce(words)
-    try:
-        dist.barrier()
-    except dist.DistBackendError as error:
-        os.write(1, f"{words.tolist()} {error.how.how.name}: {error.how.words}\\n".encode())
-        raise ValueError("is told")
+    for group in apart, None:
+        try:
+            dist.barrier(group)
+        except dist.DistBackendError as error:
+            os.write(1, f"{words.tolist()} {error.how.how.name}: {error.how.words}\\n".encode())
+    raise ValueError("is told")
 
 if sys.argv[3] == "used":
     import unisono
@@ -44,6 +49,9 @@ for rank in ranks:
 @pytest.mark.parametrize("parent", ["new", "used"])
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_forked_process_finishes_its_calls(python: Python, tmp_path: Path, hosts: int, parent: str) -> None:
-    """A child of multiprocessing does not run the `atexit` functions of its parent, which may have used the library."""
+    """A child of multiprocessing does not run the `atexit` functions of its parent, which may have used the library.
+
+    It leaves the world, and a group as ranks of several jobs make it.
+    """
     out, errors = python("-c", FORKED, hosts - 1, tmp_path / "store", parent).communicate(timeout=60)
-    assert out == "[7.0, 7.0, 7.0] ENDED: ended\n", errors
+    assert out == "[7.0, 7.0, 7.0] ENDED: ended\n" * 2, errors

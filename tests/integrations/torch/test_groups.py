@@ -1,14 +1,11 @@
-"""Groups of torch.distributed: made, named, split, merged, as objects without a world, ended, and made again.
-
-What torch does not let a backend written in Python do, as docs/torch.md says: a torch that does will fail here.
-"""
+"""Groups of torch.distributed: made, named, split, merged, as objects without a world, ended, and made again."""
 
 import gc
 import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
@@ -54,38 +51,6 @@ def test_held_group_does_not_block_its_end() -> None:
         join_group._FOLLOW_S = 1.0
     unisono.barrier()  # all have left, and rank 0 still holds it
     assert held is not None
-
-
-@pytest.mark.long
-@pytest.mark.ranks(2, backend="unisono")
-def test_many_sub_groups_leave_nothing_behind() -> None:
-    world = dist.distributed_c10d._world
-
-    def state() -> dict[str, int]:
-        return {
-            "descriptors": descriptors(),
-            "maps": Path("/proc/self/maps").read_text().count("\n"),
-            "pages": int(Path("/proc/self/statm").read_text().split()[1]),
-            "threads": len(os.listdir("/proc/self/task")),
-            "keys": dist.distributed_c10d._get_default_store().num_keys(),
-            "groups": sum(map(len, (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_to_tag))),
-        }
-
-    def make(count: int) -> None:
-        for _ in range(count):
-            group = dist.new_group()
-            assert total(group) == 11.0
-            dist.all_reduce(torch.ones(3), group=group, async_op=True).wait()
-            dist.destroy_process_group(group)
-        dist.barrier()
-
-    make(20)
-    before = state()
-    make(1000)
-    # A rank that waits long opens a descriptor of its peer, once; maps and threads come and go; a group needs 8 KiB;
-    # the keys of the last group are deleted by who has read them.
-    most = {"descriptors": 1, "maps": 20, "pages": 2000, "threads": 2, "keys": 2, "groups": 0}
-    assert {what: count for what, count in state().items() if count - before[what] > most[what]} == {}
 
 
 def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
@@ -148,31 +113,11 @@ def test_names_that_come_again_are_other_groups() -> None:
 
 
 @pytest.mark.ranks(3, backend="unisono")
-def test_full_heaps_raise_on_all_members() -> None:
-    world, is_member = whole_world(), dist.get_rank() > 0
-    assert world is not None
-    full = patch.object(world.engine.heap, "lend", side_effect=unisono.OutOfMemory("there is no room"))
-    with full, pytest.raises(unisono.OutOfMemory, match="too full") if is_member else nullcontext():
-        dist.new_group([1, 2])
-    dist.barrier()
-
-
-@pytest.mark.ranks(3, backend="unisono")
 def test_late_first_member_is_named() -> None:
     if dist.get_rank() == 2:
-        world = whole_world()
-        assert world is not None
-        with pytest.raises(unisono.WaitTimeout, match=r"rank 1 .* in making the process group 'x' for rank 0") as late:
-            make_sub_group(world, 1, [1, 2], "x", 0.1)
+        with pytest.raises(unisono.WaitTimeout, match=r"rank 1 .* in making the process group '1' for rank 0") as late:
+            dist.new_group([1, 2], timeout=timedelta(seconds=0.1))
         assert late.value.missing == (0,)
-    dist.barrier()
-
-
-@pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the limits are those of torch 2.13")
-@pytest.mark.ranks(2, backend="unisono")
-def test_groups_are_made_not_split_or_shrunk() -> None:
-    with pytest.raises(RuntimeError, match="not safe to split"):
-        dist.split_group(None, [[0, 1]])
     dist.barrier()
 
 
@@ -180,9 +125,7 @@ def test_missing_rank_is_reported_early(monkeypatch: pytest.MonkeyPatch, capfd: 
     monkeypatch.setenv("UNISONO_STALL_WARNING_S", "0.1")
     with pytest.raises(unisono.WaitTimeout):
         join(dist.PrefixStore("late", dist.HashStore()), 0, 3, "default", 0.5)
-    said = capfd.readouterr().err
-    assert said.count("unisono: rank 0 of 3 has waited") == 1
-    assert "for ranks 1, 2 to come" in said
+    assert "unisono: rank 0 of 3 has waited" in capfd.readouterr().err
 
 
 @both_names

@@ -128,37 +128,6 @@ def test_stopped_rank_is_left_out_and_returns(start: Start) -> None:
     assert tell_all(members, "total") == [[6.0]] * 3
 
 
-@pytest.mark.parametrize("hosts", ["000", "001"])
-@pytest.mark.parametrize("victim", [0, 2])
-def test_dead_rank_ends_the_meeting_at_once(start: Start, victim: int, hosts: str) -> None:
-    members = start(hosts=hosts)
-    handles = [one.handle for one in members]
-    gone = members.pop(victim)
-    gone.send(signal.SIGKILL)
-    gone.process.wait()
-    began = time.monotonic()
-    for one in members:
-        one.ask("form", 1, handles, 10 * SOON_S)
-    for answer in [one.answer() for one in members]:
-        assert failed(answer, "PeerGone")
-        assert answer["rank"] == victim
-    assert time.monotonic() - began < SOON_S
-    assert form(members, 2) == [[0, 2], [1, 2]]
-
-
-@pytest.mark.parametrize("stopped", [0, 1])
-def test_stopped_rank_times_out_and_is_named(start: Start, stopped: int) -> None:
-    members = start(hosts="00")
-    handles = [one.handle for one in members]
-    late, one = members[stopped], members[1 - stopped]
-    late.send(signal.SIGSTOP)
-    answer = one.tell("form", 1, handles, 1)
-    assert "making the process group" in failed(answer, "WaitTimeout")
-    assert answer["missing"] == [stopped]
-    late.send(signal.SIGCONT)
-    assert form(members, 2) == [[0, 2], [1, 2]]
-
-
 def test_training_goes_on(start: Start) -> None:
     """Without a rank, DistributedDataParallel goes on as it is; with a newcomer, all ranks wrap the model again."""
     members = start()

@@ -22,7 +22,6 @@ from tests.integrations.torch.test_training import DDP
 from tests.support.on_ranks import as_over_gloo
 from tests.support.waiting import until
 from unisono.engine.memory.heap import Heap
-from unisono.integrations.torch.patch import SharedBuffers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -57,18 +56,6 @@ def learnt(wrapped: nn.Module, lowering: str, group: Any = None) -> list[Any]:
 def test_calls_on_buckets_are_zero_copy(option: str) -> list[Any]:
     """On those of the first step, and on those that are made anew after it."""
     return learnt(DDP(model(), bucket_cap_mb=MIB, **({option: True} if option else {})), "zero copy, in place")
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_buckets_are_shared_whatever_torch_says() -> None:
-    """Versions of torch name more or fewer of the options that a tensor has in any case."""
-    world: Any = dist.group.WORLD
-    empty = vars(torch)["ops"].aten.empty.memory_format  # by its name this object would be sent to the ranks
-    usual = {"dtype": torch.float32, "device": torch.device("cpu")}
-    with SharedBuffers(world.group):
-        for more in ({}, {"layout": torch.strided}, {"layout": torch.strided, "pin_memory": False}):
-            assert shared(empty([SHORT], **usual, **more))
-        assert not shared(empty([SHORT, 2], **usual))
 
 
 @as_over_gloo(4)
@@ -108,14 +95,13 @@ def test_dropped_buffers_are_freed() -> None:
 
     def used() -> int:
         gc.collect()
-        heap._sort()
-        return int(heap._arena.heap_bytes) - heap._idle - sum(size for _, size in heap._free)
+        return len(heap._lives)
 
     before = used()
     for view in (False, True):
         wrapped = DDP(model(), gradient_as_bucket_view=view)
         train(wrapped)
-        assert used() - before >= 3 * WIDTH * WIDTH * 4
+        assert used() > before
         del wrapped
         until(lambda: used() == before)  # the thread that has made the last call lets go of its tensors a bit later
 

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -30,9 +29,9 @@ def batches(count: int, seed: int | None = None, width: int = WIDTH) -> Iterator
         yield torch.randn(8, width, generator=generator)
 
 
-def train(wrapped: nn.Module, steps: int = 4, width: int = WIDTH) -> list[Any]:
+def train(wrapped: nn.Module, steps: int = 4, width: int = WIDTH, optimizer: Any = None) -> list[Any]:
     """The loss of each step, and what is learnt."""
-    optimizer, losses = torch.optim.SGD(wrapped.parameters(), lr=0.1), list[Any]()
+    optimizer, losses = optimizer or torch.optim.SGD(wrapped.parameters(), lr=0.1), list[Any]()
     for data in batches(steps, width=width):
         optimizer.zero_grad()
         loss = wrapped(data).square().mean()
@@ -118,16 +117,6 @@ def compiled_ddp(backend: str) -> list[Any]:
     return train(torch.compile(DDP(model()), backend=backend))  # type: ignore[arg-type]
 
 
-def parameters_sent_between_passes() -> list[Any]:
-    torch.manual_seed(dist.get_rank())
-    layer = nn.Linear(4, 4)
-    halves = layer.weight.chunk(2)
-    for parameter in layer.parameters():
-        dist.broadcast(parameter, 0)  # no torch.no_grad(): Gloo does not ask for it
-    (layer(torch.ones(2, 4)).sum() + halves[0].sum()).backward()
-    return gradients(layer)
-
-
 # Models in pieces.
 
 
@@ -136,6 +125,34 @@ def fsdp1(strategy: str) -> list[Any]:
 
     kind = fsdp.ShardingStrategy[strategy]
     return train(fsdp.FullyShardedDataParallel(model(), sharding_strategy=kind, use_orig_params=True, device_id="cpu"))
+
+
+def sharded(one: nn.Module, mesh: Any = None) -> nn.Module:
+    from torch.distributed.fsdp import fully_shard
+
+    for part in (*one.children(), one):
+        fully_shard(part, mesh=mesh)
+    return one
+
+
+def copies_of_shards() -> list[Any]:
+    return train(sharded(model(width=13), mesh_of(2, 2)), width=13)
+
+
+def optimizer_in_pieces() -> list[Any]:
+    """Each rank is given the whole state, which another optimizer loads."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    wrapped = DDP(model())
+    one, other = (ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.Adam, lr=0.01) for _ in range(2))
+    found = train(wrapped, optimizer=one)
+    assert len(one.optim.state_dict()["state"]) < 6
+    whole: dict[str, Any] = {}
+    for owner in range(dist.get_world_size()):
+        one.consolidate_state_dict(owner)
+        whole = one.state_dict() if owner == dist.get_rank() else whole
+    other.load_state_dict(whole)
+    return [*found, *train(wrapped, optimizer=other)]
 
 
 def pipeline(name: str) -> list[Any]:
@@ -154,54 +171,17 @@ def pipeline(name: str) -> list[Any]:
     return [*values(found), *gradients(whole)]
 
 
-def replicated_stages() -> list[Any]:
-    """Two pipelines of two ranks each, on other examples, whose gradients are averaged."""
-    from torch.distributed import pipelining
-
-    both = mesh_of(2, 2)
-    part, number = both.get_coordinate()
-    half = model(4)[2 * number :][:2]
-    stage = pipelining.PipelineStage(half, number, 2, torch.device("cpu"), group=both.get_group("stages"))
-    schedule = pipelining.ScheduleGPipe(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
-    data = next(batches(1, seed=part))
-    schedule.step(*[data] * (not number), target=data.cos() if number else None)
-    for parameter in half.parameters():
-        dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, both.get_group("copies"))
-    return gradients(half)
-
-
-class Block(nn.Module):
-    """A transformer's layer: attention with 6 heads of 4, and an MLP of 18."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.LayerNorm(24), nn.LayerNorm(24)
-        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
-        self.up, self.down = nn.Linear(24, 18), nn.Linear(18, 24)
-        for norm in (self.first, self.second):
-            nn.init.normal_(norm.weight)
-
-    def forward(self, data: torch.Tensor) -> torch.Tensor:
-        """(batch, length, 24), of the length or a part of it."""
-        normed = self.first(data)
-        q, k, v = (part(normed).unflatten(-1, (-1, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        data = data + self.o(heads.transpose(1, 2).flatten(2))
-        return data + self.down(nn.functional.gelu(self.up(self.second(data))))
-
-
 def transformer(sequence: bool) -> list[Any]:
-    """A layer that is split; also its sequence."""
+    """An MLP of 18 numbers that is split; also its sequence, with a norm before it."""
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
     from torch.distributed.tensor import parallel as tp
 
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, 18), nn.GELU(), nn.Linear(18, 24))
     ranks, layout = mesh_of(dist.get_world_size()), Shard(1) if sequence else Replicate()
-    plan: dict[str, Any] = {name: tp.ColwiseParallel(input_layouts=layout) for name in ("q", "k", "v", "up")}
-    plan |= {name: tp.RowwiseParallel(output_layouts=layout) for name in ("o", "down")}
-    if sequence:
-        plan |= {name: tp.SequenceParallel(use_local_output=True) for name in ("first", "second")}
-    pieces = tp.parallelize_module(Block(), ranks, plan)
+    norm = {"0": tp.SequenceParallel(use_local_output=True)} if sequence else {}
+    plan = {"1": tp.ColwiseParallel(input_layouts=layout), "3": tp.RowwiseParallel(output_layouts=layout), **norm}
+    pieces = tp.parallelize_module(block, ranks, plan)
     data = torch.randn(2, 6, 24, generator=torch.Generator().manual_seed(1))
     got = pieces(distribute_tensor(data, ranks, [layout]).to_local())
     got.square().sum().backward()
@@ -221,31 +201,6 @@ def layouts() -> list[Any]:
     part = whole.tensor_split([3], dim=1)[me % 2] * 10**me
     columns = DTensor.from_local(part, both, [Partial(), Shard(1)], shape=(7, 5), stride=(5, 1))
     found += [sums.redistribute(both, [Shard(0), Shard(1)]).full_tensor(), columns.full_tensor(), twice.to_local()]
-    return values(found)
-
-
-def layouts_of_three() -> list[Any]:
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-
-    ranks, mine = mesh_of(3), (torch.arange(36.0) * 10 ** dist.get_rank()).view(6, 6)
-    columns = distribute_tensor(mine, ranks, [Shard(1)])
-    rows = columns.redistribute(ranks, [Shard(0)])
-    sums = DTensor.from_local(mine, ranks, [Partial()])
-    made = [columns, rows, rows.redistribute(ranks, [Replicate()]), sums.redistribute(ranks, [Shard(1)])]
-    return values([*(one.to_local() for one in made), sums.full_tensor()])
-
-
-def views_of_what_is_distributed() -> list[Any]:
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-
-    found = []
-    for placement in (Replicate(), Shard(0), Shard(1), Partial()):
-        leaf = (torch.arange(16.0).view(4, 4) + 100 * dist.get_rank()).requires_grad_()
-        first, _ = leaf.chunk(2)
-        left, _ = leaf.split(2, dim=1)
-        spread = distribute_tensor(leaf, mesh_of(2), [placement])
-        (first.square().sum() + left.sum()).backward()
-        found += [spread.to_local(), leaf.grad]
     return values(found)
 
 
@@ -294,9 +249,10 @@ def differentiable(tensor: torch.Tensor) -> tuple[torch.Tensor]:
     return (calls.all_to_all_single_autograd(whole * tensor, None, None, world),)
 
 
-def calls_of(function: Any, backend: str = "") -> list[Any]:
-    """Call it, plain or compiled, twice on other numbers, which it leaves as they are."""
+def calls_of(how: tuple[Any, str]) -> list[Any]:
+    """Call a function, plain or compiled, twice on other numbers, which it leaves as they are."""
     torch._dynamo.reset()
+    function, backend = how
     run = torch.compile(function, backend=backend, fullgraph=True) if backend else function
     found: list[Any] = []
     for turn in range(2):
@@ -310,40 +266,7 @@ def calls_of(function: Any, backend: str = "") -> list[Any]:
     return values(found)
 
 
-def gradients_of_calls() -> list[Any]:
-    """Of whole numbers. What a root alone gets, others may have anything of."""
-    from torch.distributed.nn import functional
-
-    me, world, size = dist.get_rank(), dist.group.WORLD, dist.get_world_size()
-    generator, found, last = torch.Generator().manual_seed(1 + me), list[Any](), size - 1
-
-    def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-        return list(tensor.view(size, 2).unbind())
-
-    calls: dict[str, Callable[[torch.Tensor], Any]] = {
-        "all_reduce": lambda t: functional.all_reduce(t, group=world),
-        "broadcast": lambda t: functional.broadcast(t, last, world),
-        "reduce": lambda t: functional.reduce(t, last, group=world),
-        "all_gather": lambda t: functional.all_gather(t, world),
-        "gather": lambda t: functional.gather(t, last, world),
-        "scatter": lambda t: functional.scatter(parts(t), 0, world),
-        "reduce_scatter": lambda t: functional.reduce_scatter(torch.empty(2), parts(t), group=world),
-        "all_to_all": lambda t: functional.all_to_all([torch.empty(2) for _ in range(size)], parts(t), world),
-        "all_to_all_single": lambda t: functional.all_to_all_single(torch.empty(2 * size), t, group=world),
-    }
-    for name, call in calls.items():
-        tensor = torch.randint(1, 99, (2 * size,), generator=generator).float().requires_grad_()
-        got = call(tensor)
-        got = got if isinstance(got, torch.Tensor) else torch.stack(list(got))
-        (got * torch.randint(1, 99, got.shape, generator=generator)).sum().backward()
-        found += [name, got.tolist() if name not in ("reduce", "gather") or me == last else [], *values([tensor.grad])]
-    return found
-
-
 needs_a_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="inductor needs a C++ compiler, such as g++")
-functional_calls, calls_in_place, differentiable_calls = (
-    partial(calls_of, one) for one in (functional, in_place, differentiable)
-)
 
 
 @pytest.mark.parametrize(
@@ -353,17 +276,14 @@ functional_calls, calls_in_place, differentiable_calls = (
         ("2", unused_layers, None), ("2", sparse_gradients, None),
         *(("2", hooked, name) for name in ("bf16", "fp16", "wrapped", "PowerSGD", "builtin", "builtin fp16")),
         ("2", compiled_ddp, "aot_eager"), pytest.param("2", compiled_ddp, "inductor", marks=needs_a_compiler),
-        *((shape, parameters_sent_between_passes, None) for shape in ("2", "1+1")),
         *((shape, fsdp1, kind) for shape in ("2", "1+1") for kind in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")),
+        ("2x2", copies_of_shards, None), ("2", optimizer_in_pieces, None),
         *(("2x2", pipeline, name) for name in ("ScheduleGPipe", "Schedule1F1B")),
         *(("2", pipeline, f"Schedule{name}") for name in ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")),
-        ("2x2", replicated_stages, None), ("2", transformer, False), ("2", transformer, True), ("2x2", layouts, None),
-        ("3", layouts_of_three, None),
-        *((shape, views_of_what_is_distributed, None) for shape in ("2", "1+1")),
-        *((shape, functional_calls, "") for shape in ("2", "1+1")),
-        *(("3", calls, backend) for calls in (functional_calls, calls_in_place, differentiable_calls)
+        ("2", transformer, False), ("2", transformer, True), ("2x2", layouts, None),
+        *((shape, calls_of, (functional, "")) for shape in ("2", "1+1")),
+        *(("3", calls_of, (calls, backend)) for calls in (functional, in_place, differentiable)
           for backend in ("eager", "aot_eager")),
-        ("2", gradients_of_calls, None), ("3", gradients_of_calls, None),
     ],
 )  # fmt: skip
 @as_over_gloo("shape")

@@ -18,13 +18,11 @@ import torch.distributed as dist
 import unisono
 from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world, in_world
-from tests.support.programs import Python
 from tests.support.torch_ranks import answering, keep
 from unisono.integrations.torch import register
 from unisono.ranks.rendezvous.identity import HOST_ID
 
 LIMIT = timedelta(seconds=60)
-both_names = pytest.mark.parametrize("backend", ["unisono", "gloo"])
 
 
 @contextmanager
@@ -83,6 +81,13 @@ class Process:
     def join_own_of_gloo(self) -> None:
         self.join_own("gloo")
 
+    def abort_all(self) -> None:
+        """Let torch abort all groups; later ones meet elsewhere."""
+        unisono.barrier()  # of all four, in this library's own world
+        dist.distributed_c10d._abort_process_group()
+        self._folder /= "again"
+        self._folder.mkdir(exist_ok=True)
+
     @staticmethod
     def keep_own() -> None:
         keep(dist.distributed_c10d._world.pg_map)
@@ -97,6 +102,7 @@ class Process:
 
 OWN_FIRST = "join_own join_shared use_shared use_own use_shared use_own leave_shared use_own"
 SHARED_FIRST = "join_shared use_shared join_own use_own use_shared"
+ABORTED = f"{SHARED_FIRST} abort_all {OWN_FIRST}"
 OF_GLOO = "join_own_of_gloo join_shared use_shared use_own use_shared use_own keep_own"
 
 
@@ -105,6 +111,7 @@ OF_GLOO = "join_own_of_gloo join_shared use_shared use_own use_shared use_own ke
     [
         ("unisono", 1, OWN_FIRST), ("gloo", 1, OWN_FIRST), ("unisono", 2, OWN_FIRST),
         ("unisono", 1, SHARED_FIRST), ("gloo", 1, SHARED_FIRST), ("unisono", 1, OF_GLOO),
+        ("unisono", 1, ABORTED), ("gloo", 1, ABORTED),
     ],
 )  # fmt: skip
 @in_world(4)
@@ -115,22 +122,6 @@ def test_each_world_goes_on(tmp_path: Path, backend: str, hosts: int, steps: str
             patch.setenv(HOST_ID, f"trains {process.trains}")
         for step in steps.split():
             getattr(process, step)()
-
-
-@both_names
-@in_world(4)
-def test_groups_after_torch_has_aborted_all(tmp_path: Path, backend: str) -> None:
-    with named(backend):
-        for turn in "ab":
-            folder = tmp_path / turn
-            folder.mkdir(exist_ok=True)
-            process = Process(unisono.get_rank(), backend, folder)
-            process.join_own()
-            process.join_shared()
-            process.use_shared()
-            process.use_own()
-            unisono.barrier()  # of all four, in this library's own world
-            dist.distributed_c10d._abort_process_group()
 
 
 @in_new_world(4, return_exceptions=True, gives=["went on", "went on", "its world has ended", FAILED])
@@ -154,32 +145,3 @@ def test_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
             dist.barrier()
         assert caught.value.failed == (1,)
         return "its world has ended"
-
-
-EXITS = """
-import sys
-from pathlib import Path
-import pytest, torch, torch.distributed as dist, unisono
-from tests.integrations.torch.test_two_worlds import Process, register
-from tests.support.waiting import until
-register()
-process = Process(int(sys.argv[1]), "unisono", Path(sys.argv[2]))
-for step in (process.join_own, process.join_shared, process.use_shared, process.use_own):
-    step()
-if not process.trains:
-    until((Path(sys.argv[2]) / "trained").exists)
-    with pytest.raises(unisono.PeerGone, match="ended"):
-        dist.all_reduce(torch.ones(3), group=process.shared)
-    process.use_own()
-    assert unisono.get_world_size() == 2
-    print("served")
-"""
-
-
-def test_server_goes_on_after_the_trainer(python: Python, tmp_path: Path) -> None:
-    ranks = [python("-c", EXITS, me, tmp_path, PYTHONPATH=Path(__file__).parents[3]) for me in range(4)]
-    for me, rank in enumerate(ranks):
-        said = rank.communicate(timeout=100)
-        assert (rank.returncode, *said) == (0, "" if me < 2 else "served\n", "")
-        if me == 1:
-            (tmp_path / "trained").touch()

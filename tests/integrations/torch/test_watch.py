@@ -1,16 +1,10 @@
 """`unisono.watch()`: groups of Gloo whose ranks die, differ, hang, fork, or are not watched."""
 
 import re
-import time
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.support.programs import run_python
-from tests.support.watched_job import DDP, REPORT, UNTIL_ALL_HAVE, Job, warning_of
-from unisono.base.records import CallRecord, Departure, DepartureKind
-from unisono.integrations.torch.watcher import Watcher
+from tests.support.watched_job import DDP, REPORT, UNTIL_ALL_HAVE, Job
 
 KILLED = """
 try:
@@ -118,7 +112,7 @@ def test_strangers_connections_live_on(job: Job) -> None:
 
 
 QUIET = {
-    "calls that may differ": """
+    "calls that may differ, forks and threads": """
 split = [1, 2] if rank == 0 else [3, 1]
 out = torch.empty(1 + 3 if rank == 0 else 2 + 1)
 dist.all_to_all_single(out, torch.ones(sum(split)), [1, 3] if rank == 0 else [2, 1], split)
@@ -132,12 +126,6 @@ work.wait()
 part = dist.new_group([1, 0])
 dist.all_reduce(ones, group=part)
 dist.destroy_process_group(part)
-time.sleep(1)
-dist.barrier()
-dist.destroy_process_group()
-print("done")
-""",
-    "forks and threads": """
 child = os.fork()
 if child == 0:
     os._exit(0)
@@ -150,6 +138,7 @@ def calls(group):
 threads = [threading.Thread(target=calls, args=(group,)) for group in groups]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
+time.sleep(1)
 dist.barrier()
 dist.destroy_process_group()
 print("done")
@@ -187,79 +176,24 @@ def test_sound_programs_end_without_a_word(job: Job, body: str) -> None:
         assert "unisono" not in said
 
 
-def test_stopped_rank_is_told_and_shown(job: Job) -> None:
-    job.start(2, "print('on', flush=True)\nif rank:\n    os.kill(os.getpid(), signal.SIGSTOP)\ndist.all_reduce(ones)",
-              UNISONO_STALL_WARNING_S="1")  # fmt: skip
-    first = job.ranks[0]
-    line = warning_of(first)
-    assert "is stopped by a signal, until it gets SIGCONT" in line
-    shown = run_python("-m", "unisono", "doctor", first.pid, check=True).stdout
-    assert "rank 1" in shown
-    assert "is stopped" in shown
-    assert "all_reduce(float32[4], sum)" in shown
-    job.ranks[1].send_signal(18)
-    job.output(0)
-    assert job.ranks[0].returncode == 0
-
-
-def test_rank_that_is_not_watched(job: Job) -> None:
-    began = time.monotonic()
-    job.start(2, "dist.all_reduce(ones)\ndist.destroy_process_group()\nprint('done')", unwatched=1)
-    said = job.output(0)
-    assert said.count("unisono: rank 1 is not watched, so no rank is") == 1
-    assert said.endswith("done\n")
-    assert job.output(1) == "done\n"
-    assert time.monotonic() - began < 60
-
-
-def test_ranks_on_several_hosts_are_not_watched(job: Job) -> None:
-    job.start(2, "dist.all_reduce(ones)\nprint('done')\ndist.destroy_process_group()", elsewhere=1)
-    for rank in range(2):
-        assert job.output(rank) == (
-            "unisono: ranks on several hosts are not watched: this version can watch the ranks of one host only\ndone\n"
-        )
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"unwatched": 1}, ["rank 1 is not watched, so no rank is", ""]),
+        (
+            {"elsewhere": 1},
+            ["ranks on several hosts are not watched: this version can watch the ranks of one host"] * 2,
+        ),
+    ],
+    ids=str,
+)
+def test_groups_that_are_not_watched_work(job: Job, how: dict[str, int], said: list[str]) -> None:
+    job.start(2, "dist.all_reduce(ones)\nprint('done')\ndist.destroy_process_group()", **how)
+    for rank, words in enumerate(said):
+        assert re.fullmatch(f"unisono: {words}.*\ndone\n" if words else "done\n", job.output(rank))
 
 
 def test_watch_comes_before_the_group(job: Job) -> None:
-    job.start(
-        1,
-        "import unisono\ndel dist.distributed_c10d._new_process_group_helper.__dict__['_unisono']\n"
-        "try:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)",
-    )
+    body = "import unisono\ntry:\n    unisono.watch()\nexcept unisono.ArgumentError as error:\n    print(error)"
+    job.start(1, body, unwatched=0)
     assert "watch: a process group exists already" in job.output(0)
-
-
-def test_error_keeps_calls_that_leave_the_log(capfd: pytest.CaptureFixture[str]) -> None:
-    """Rank 1 goes on, and its log has later calls only, when the difference has just been found and rank 2 has died."""
-    reads = dict.fromkeys(range(3), 0)
-
-    def log(rank: int) -> Any:
-        def read() -> list[Any]:
-            reads[rank] += 1
-            later = rank == 1 and reads[rank] > 1
-            return [SimpleNamespace(number=2 if later else 1, note="later" if later else "min" if rank == 1 else "max")]
-
-        return SimpleNamespace(read=read)
-
-    def plan(note: str) -> Any:
-        return SimpleNamespace(record=CallRecord("all_reduce", op=note))
-
-    arena = SimpleNamespace(
-        log=log, plan_registry=lambda _: SimpleNamespace(plan=plan), board=lambda _: SimpleNamespace(pid=0)
-    )
-    world: Any = SimpleNamespace(closed=True, engine=SimpleNamespace(arena=arena))
-    liveness = SimpleNamespace(gone=lambda rank: Departure(DepartureKind.DIED, "died") if rank == 2 else None)
-    group = SimpleNamespace(
-        **vars(world) | {"closed": False},
-        size=3,
-        rank=0,
-        named=(),
-        world=world,
-        world_ranks=range(3),
-        liveness=liveness,
-    )
-    watched: Any = SimpleNamespace(group=group, compared=0, failed=None, told=False, backend="gloo", abort=lambda: None)
-    error = Watcher(world).cause(watched)("")
-    assert error.odd == (1,)
-    assert [error.calls[rank].op for rank in range(3)] == ["max", "min", "max"]
-    assert "the ranks disagree" in capfd.readouterr().err

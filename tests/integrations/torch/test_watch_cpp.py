@@ -9,7 +9,7 @@ from torch._C import _distributed_c10d as c10d
 
 from tests.support.programs import run_python
 from tests.support.watched_job import DDP, REPORT, Job, warning_of
-from unisono.integrations.torch.flight_recorder import NCCL, pending, waited_call
+from unisono.integrations.torch.flight_recorder import NCCL, waited_call
 
 QUEUED = """
 def call():
@@ -117,32 +117,6 @@ def test_messages_do_not_shift_call_numbers(job: Job) -> None:
     assert [job.output(rank) for rank in range(3)] == ["52\n"] * 3
 
 
-@pytest.mark.parametrize("way", ["functional", "compiled"])
-def test_calls_of_graphs_are_seen(job: Job, way: str) -> None:
-    """A functional collective, and one in a compiled graph: C++ code makes both."""
-    body = f"""
-import torch.distributed._functional_collectives as functional
-def call(x):
-    if {way == "functional"}:
-        return functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
-    dist.all_reduce(x)
-    return x
-if {way == "compiled"}:
-    call = torch.compile(call, backend="aot_eager")
-assert torch.equal(call(torch.ones(7)), torch.full((7,), 2.0))
-if rank:
-    time.sleep(4)
-call(torch.ones(7))
-print("done")
-"""
-    # Dynamo warns of Python 3.13.0
-    job.start(2, body, UNISONO_STALL_WARNING_S="2", PYTHONWARNINGS="ignore")
-    said = job.output(0)
-    assert re.search(r"unisono: rank 0 has waited .* in all_reduce\(float32\[7\], from C\+\+\) #3 .* for rank 1 ", said)
-    assert said.endswith("done\n")
-    assert job.output(1) == "done\n"
-
-
 STAND_IN = """
 from unisono.integrations.torch import cpp_calls, flight_recorder, watch, watched_calls, watcher
 for module in (cpp_calls, flight_recorder, watch, watched_calls, watcher):
@@ -210,12 +184,3 @@ def test_first_pending_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     message = waited_call(NCCL, "7")
     assert (message.number, message.record.collective) == (0, "send 0->1")
     assert waited_call(NCCL, "another") is None
-
-
-def test_pending_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    status = {"0": {"last_enqueued_collective": "4", "last_completed_collective": "-1"}}
-    monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda *_: json.dumps({"pg_status": status}), raising=False)
-    assert pending(NCCL, "0") == (4, 0)
-    assert pending(NCCL, "1") is None
-    status["0"]["last_completed_collective"] = "4"
-    assert pending(NCCL, "0") is None
