@@ -1,11 +1,10 @@
-"""Weak sets listed while another thread adds to them, values made once by several, and a collector that pauses."""
+"""Weak sets that grow while they are listed, values made once by several threads, and a collector that pauses."""
 
 import gc
 import os
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,87 +19,61 @@ class Member:
 
 
 def test_members_are_listed_while_some_are_added() -> None:
-    """Another thread adds members, and drops some, all the time; threads take turns as often as they can."""
-    over, kept, interval = threading.Event(), [Member() for _ in range(100)], sys.getswitchinterval()
-    weak = weakref.WeakSet[Member](kept)
+    kept, late = [Member() for _ in range(3)], list[Member]()
 
-    def add() -> None:
-        while not over.is_set():
-            weak.add(Member())
+    class Growing(weakref.WeakSet[Member]):
+        def __iter__(self) -> Iterator[Member]:
+            listed = super().__iter__()
+            yield next(listed)
+            if not late:  # another thread adds one
+                late.append(Member())
+                self.add(late[0])
+            yield from listed
 
-    thread = threading.Thread(target=add)
-    sys.setswitchinterval(1e-6)
-    thread.start()
-    try:
-        for _ in range(300):
-            assert len(members(weak)) >= 100
-    finally:
-        over.set()
-        thread.join()
-        sys.setswitchinterval(interval)
+    assert {*members(Growing(kept))} == {*kept, *late}
 
 
-@pytest.fixture
-def nothing_frozen() -> Iterator[None]:
-    """Of what `tests/conftest.py` has frozen."""
+@pytest.fixture(params=[False, True], ids=["nothing frozen", "frozen"])
+def frozen(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Has the program frozen its objects? `tests/conftest.py` has."""
     gc.unfreeze()
-    yield
+    if request.param:
+        gc.freeze()
+    yield request.param
     gc.freeze()
 
 
-@pytest.mark.usefixtures("nothing_frozen")
-def test_collections_skip_what_was_made_without() -> None:
+def test_no_collection_looks_at_what_is_made(frozen: bool) -> None:
     seen: list[str] = []
-
-    def look(phase: str, _info: object) -> None:
-        seen.append(phase)
-
-    gc.callbacks.append(look)
+    gc.callbacks.append(look := lambda phase, _info: seen.append(phase))
     try:
         with no_collections():
             made: list[list[int]] = [[] for _ in range(50_000)]
         more: list[list[int]] = [[] for _ in range(100)]
     finally:
         gc.callbacks.remove(look)
-    assert not seen
-    assert (len(made), len(more)) == (50_000, 100)
-
-
-@pytest.mark.usefixtures("nothing_frozen")
-def test_what_a_program_has_frozen_stays_frozen() -> None:
-    gc.freeze()
-    try:
-        with no_collections():
-            pass
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
-
-
-def in_threads(function: Callable[[], object]) -> list[object]:
-    begin = threading.Barrier(6)
-
-    def work(_: int) -> object:
-        begin.wait(30)
-        return function()
-
-    with ThreadPoolExecutor(6) as pool:
-        return list(pool.map(work, range(6)))
+    assert (len(made), len(more), gc.isenabled(), gc.get_freeze_count() > 0) == (50_000, 100, True, frozen)
+    assert frozen or not seen
 
 
 def test_one_thread_makes_what_all_get() -> None:
     made: list[int] = []
+    begin = threading.Barrier(6)
 
     @make_once
-    def make(*of: int) -> object:
-        made.append(of[0])
+    def make(number: int) -> object:
+        made.append(number)
         return object()
 
-    for number in range(20):
-        assert len({id(thing) for thing in in_threads(lambda number=number: make(number))}) == 1  # type: ignore[misc]
+    def ask(number: int) -> object:
+        begin.wait(30)
+        return make(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        things = [{*pool.map(ask, [number] * 6)} for number in range(20)]
+    assert [len(same) for same in things] == [1] * 20
+    assert len(set.union(*things)) == 20
     assert made == list(range(20))
-    assert make(3) is not make(4)
-    assert make(3) is make(3)
 
 
 def test_failed_value_is_made_again() -> None:

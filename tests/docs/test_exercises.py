@@ -23,9 +23,7 @@ LINEAR = """\
 WRONG: dict[str, list[tuple[str, str, str]]] = {
     "naive_all_reduce": [
         ("recv(got, peer)\n            x += got", "recv(x, peer)", "copied instead of added"),
-        ("            x += got\n", "", "an old value"),
         ("range(1, net.ranks)", "range(net.ranks)", "a message to itself"),
-        ("range(1, net.ranks)", "range(1, net.ranks + 1)", "no such rank"),
         ("net.send(x, peer)", "net.send(x, peer) if peer > 1 else ()", "waits for a rank that has ended"),
         ("net.send(x, 0)\n        net.recv(x, 0)", "net.recv(x, 0)\n        net.send(x, 0)", "all receive first"),
         ("recv(x, 0)", "recv(got := torch.empty_like(x), 0)\n        x += got", "added instead of copied"),
@@ -38,63 +36,31 @@ WRONG: dict[str, list[tuple[str, str, str]]] = {
         ("recv(got, (r - 1) % p)", "recv(got, (r + 1) % p)", "wrong neighbour"),
         ("range(1, p)", "range(1, p - 1)", "too few rounds"),
         ("range(1, p)", "range(1, p + 1)", "too many rounds"),
-        ("range(1, p)", "range(p - 1)", "off by one chunk"),
         ("x.tensor_split(p)", "x.split(len(x) // p)", "sizes that do not divide"),
         ("        net.recv(got", "        x.zero_()\n        net.recv(got", "changed while it was sent"),
         ("range(1, p)", "range(0 if p == 1 else 1, p)", "one rank alone"),
     ],
     "ring_all_gather": [
-        ("range(p - 1)", "range(p)", "too many rounds"),
         ("isend(chunks[(r - step) % p]", "isend(chunks[r]", "off by one chunk"),
         ("isend(chunks[(r - step) % p]", "isend(chunks[(r - step + 1) % p]", "never written"),
     ],
-    "ring_all_reduce": [
-        ("    ring_all_gather(net, x)", "", "too few rounds"),
-        ("ring_all_gather(net, x)", "ring_reduce_scatter(net, x)", "off by one chunk"),
-        ("ring_reduce_scatter(net, x)\n    ring_all_gather", "tree_all_reduce", "too many bytes"),
-    ],
+    "ring_all_reduce": [("ring_reduce_scatter(net, x)\n    ring_all_gather", "tree_all_reduce", "too many bytes")],
     "tree_all_reduce": [
-        ("if r + k < p:\n            net.recv", "if True:\n            net.recv", "powers of two only"),
         ("            break\n", "", "no such rank"),
         ("            x += got\n", "", "an old value"),
     ],
-    "pipeline_broadcast": [
-        ("tensor_split(8)", "tensor_split(1)", "too few pieces"),
-        ("sent.append(net.isend(piece, net.rank + 1))", "net.send(piece, net.rank + 1)", "too many rounds"),
-        ("if net.rank + 1 < net.ranks:", "if net.rank < net.ranks:", "no such rank"),
-    ],
-    "bruck_all_gather": [
-        ("many = min(have, p - have)", "many = have", "powers of two only"),
-        ("(r - have) % p)", "(r + have) % p)", "wrong neighbour"),
-        ("chunks[(r + i) % p]", "chunks[i]", "never written"),
-    ],
-    "halving_doubling_all_reduce": [
-        ("if net.rank & k else (lower, upper)\n", "if not net.rank & k else (lower, upper)\n", "another chunk"),
-        ("mine += got", "mine.copy_(got)", "copied instead of added"),
-        ("        mine += got\n", "", "an old value"),
-    ],
-    "scatter_all_gather_broadcast": [
-        ("bruck_all_gather", "ring_all_gather", "too many rounds"),
-        ("    bruck_all_gather(net, x)", "", "too few rounds"),
-        ("if net.rank < middle", "if net.rank <= middle", "a circle of waits"),
-    ],
-    "pairwise_all_to_all": [
-        ("x.clone().tensor_split(p), x", "x.tensor_split(p), x", "changed while it was sent"),
-        ("new[(r - k) % p]", "new[(r + k) % p]", "another chunk"),
-        ("old[(r + k) % p]", "old[r]", "off by one chunk"),
-    ],
-    "hillis_steele_scan": [
-        ("x.clone()", "x", "changed while it was sent"),
-        ("x += got", "x.copy_(got)", "copied instead of added"),
-        ("    k = 1\n", f"    k = 1\n{LINEAR}", "a rank too many"),
-    ],
+    "pipeline_broadcast": [("tensor_split(8)", "tensor_split(1)", "too few pieces")],
+    "bruck_all_gather": [("many = min(have, p - have)", "many = have", "powers of two only")],
+    "halving_doubling_all_reduce": [("mine += got", "mine.copy_(got)", "copied instead of added")],
+    "scatter_all_gather_broadcast": [("if net.rank < middle", "if net.rank <= middle", "a circle of waits")],
+    "pairwise_all_to_all": [("new[(r - k) % p]", "new[(r + k) % p]", "another chunk")],
+    "hillis_steele_scan": [("    k = 1\n", f"    k = 1\n{LINEAR}", "a rank too many")],
     "dissemination_barrier": [
-        ("k *= 2", "k += 1", "too many rounds"),
         ("recv(torch.empty_like(x), (net.rank - k) % net.ranks)\n        sending.wait()", "rank", "nobody receives it"),
         ("(net.rank - k) % net.ranks", "None", "an exception"),
     ],
 }  # fmt: skip
-"""By exercise: what is replaced in its solution, by what, and which mistake this is."""
+"""By exercise: what is replaced in its solution, by what, and which mistake this is. Each is made once."""
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -129,7 +95,6 @@ def test_mistakes_are_named(name: str) -> None:
 
 def test_every_mistake_is_tried() -> None:
     tried = [mistake for wrong in WRONG.values() for _, _, mistake in wrong]
-    assert len(tried) > 40
     assert {*tried, "not written yet"} == HINTS.keys()
 
 

@@ -17,13 +17,10 @@ pytestmark = [pytest.mark.quick, pytest.mark.ranks(2, hosts="2x1")]
 
 
 def test_every_dtype_and_op() -> None:
+    """Rank 0 of exscan keeps its tensor, and those of a premultiplied sum are made in another one."""
     for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"):
         for op in NUMERIC:
             check(Case("all_reduce", dtype, op, 33))
-
-
-def test_rank_keeps_an_output_that_is_copied() -> None:
-    """Rank 0 of exscan keeps its tensor. Those of a premultiplied sum are made in another one."""
     for op in ("sum", "premul_sum"):
         check(Case("exscan", "float32", op, 10, "strided"))
 

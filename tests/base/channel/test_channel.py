@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
@@ -33,86 +33,48 @@ def ends():
 
 def test_messages_keep_their_order_and_parts(ends):
     left, right = ends
-    for number in range(5):
-        left.send(["note", number], bytes([number]) * number)
-    assert [right.receive(time.monotonic() + 5)[:2] for _ in range(5)] == [
-        (["note", number], bytes([number]) * number) for number in range(5)
-    ]
-    assert right.poll() is None
-
-
-def test_a_long_message_arrives_in_pieces(ends):
-    left, right = ends
-    payload = os.urandom(3_000_001)
-    sender = threading.Thread(target=left.send, args=("long", payload))
+    parts = [b"", os.urandom(3_000_001), b"end"]
+    sender = threading.Thread(target=lambda: [left.send(["note", len(part)], part) for part in parts])
     sender.start()
-    assert right.receive(time.monotonic() + 30).payload == payload
+    assert [right.receive(time.monotonic() + 30) for _ in parts] == [(["note", len(part)], part, []) for part in parts]
+    assert right.poll() is None
     sender.join()
 
 
 def test_descriptors_come_with_their_message(ends):
     left, right = ends
-    files = [os.memfd_create(name) for name in ("first", "second", "third")]
-    try:
-        for number, fd in enumerate(files):
-            os.write(fd, b"%d" % number)
-        left.send("two", fds=files[:2])
-        left.send("none")
-        left.send("one", fds=files[2:])
-        seen = []
-        for count in (2, 0, 1):
-            fds = right.receive(time.monotonic() + 5).fds
-            assert len(fds) == count
-            assert not any(os.get_inheritable(fd) for fd in fds)
-            seen += [os.pread(fd, 9, 0) for fd in fds]
-            for fd in fds:
-                os.close(fd)
-        assert seen == [b"0", b"1", b"2"]
-    finally:
-        for fd in files:
+    for names in (["first", "second"], [], ["third"]):
+        fds = [os.memfd_create(name) for name in names]
+        left.send(names, fds=fds)
+        for fd in fds:
+            os.close(fd)
+    for _ in range(3):
+        names, _, fds = right.receive(time.monotonic() + 5)
+        assert [os.readlink(f"/proc/self/fd/{fd}").split()[0] for fd in fds] == [f"/memfd:{name}" for name in names]
+        assert not any(map(os.get_inheritable, fds))
+        for fd in fds:
             os.close(fd)
 
 
 def test_deadline_ends_receives_and_sends(ends):
     left, right = ends
-    start = time.monotonic()
     with pytest.raises(TimeoutError):
-        right.receive(start + 0.05)
+        right.receive(time.monotonic() + 0.05)
     with pytest.raises(TimeoutError):
-        left.send("nobody reads", bytes(10_000_000), deadline=start + 0.1)
-    assert time.monotonic() - start < 30
+        left.send("nobody reads", bytes(10_000_000), deadline=time.monotonic() + 0.1)
 
 
-def test_the_end_is_seen_by_whoever_waits(ends):
+@pytest.mark.parametrize("end", [Channel.hang_up, Channel.end_sending])
+def test_peer_sees_the_end_after_the_messages(ends, end):
     left, right = ends
     left.send("last")
-    left.hang_up()
+    end(left)
     assert right.receive(time.monotonic() + 5).value == "last"
     with pytest.raises(EOFError):
         right.receive(time.monotonic() + 5)
-
-
-def test_half_an_end_still_lets_the_peer_speak(ends):
-    left, right = ends
-    left.end_sending()
-    with pytest.raises(EOFError):
-        right.poll()
-    right.send("goodbye")
-    assert left.receive(time.monotonic() + 5).value == "goodbye"
-
-
-def test_closing_closes_descriptors_not_taken():
-    left, raw = Channel.pair()
-    right = Channel(raw)
-    before = len(os.listdir("/proc/self/fd"))
-    with socket.socket() as extra:
-        left.send("", fds=[extra.fileno()] * 3)
-        left.send("", fds=[extra.fileno()] * 2)
-        for fd in right.receive(time.monotonic() + 5).fds:
-            os.close(fd)
-    right.close()
-    left.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 2
+    if end == Channel.end_sending:
+        right.send("goodbye")
+        assert left.receive(time.monotonic() + 5).value == "goodbye"
 
 
 HEADER = struct.Struct("<IQB")
@@ -156,15 +118,14 @@ pieces = st.binary(max_size=40) | st.builds(
 
 
 @given(st.lists(pieces, max_size=6).map(b"".join))
+@example(framed(b"[" * 60_000))
+@example(framed(b"9" * 60_000))
+@example(framed(b"\xff"))
+@example(framed(pickle.dumps(Bomb())))
 @settings(max_examples=examples(300))
 def test_any_bytes_are_messages_then_the_end(data: bytes) -> None:
     with said(data) as channel:
-        assert until_the_end(channel) <= len(data)
-
-
-def test_pickled_bytes_are_not_unpickled() -> None:
-    with said(framed(pickle.dumps(Bomb()))) as channel, pytest.raises(EOFError, match="invalid message"):
-        channel.poll()
+        assert until_the_end(channel) <= len(data) // HEADER.size
 
 
 @pytest.mark.parametrize("sizes", [(1 << 20, 0), (0, 1 << 20), (0, (1 << 64) - 1), ((1 << 32) - 1, (1 << 64) - 1)])
@@ -179,12 +140,6 @@ def test_message_claiming_great_length_is_refused(sizes: tuple[int, int]) -> Non
             tracemalloc.stop()
 
 
-@pytest.mark.parametrize("text", [b"[" * 60_000, b"9" * 60_000, b"\xff", b"NaN!"])
-def test_values_that_are_no_values_are_the_end(text: bytes) -> None:
-    with said(framed(text)) as channel:
-        assert until_the_end(channel) <= 1  # versions of Python differ in which numbers are too long
-
-
 @pytest.mark.parametrize(("claimed", "sent"), [(2, 1), (1, 0), (0, 16)])
 def test_unexpected_descriptors_are_closed(claimed: int, sent: int) -> None:
     channel, raw = Channel.pair()
@@ -197,7 +152,7 @@ def test_unexpected_descriptors_are_closed(claimed: int, sent: int) -> None:
             assert len(os.listdir("/proc/self/fd")) <= before + 32
     assert until_the_end(channel) == 0
     channel.close()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(os.listdir("/proc/self/fd")) == before - 2
 
 
 def test_full_descriptor_table_is_an_error() -> None:

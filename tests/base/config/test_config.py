@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-import unisono
+from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from unisono import ArgumentError
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
 from unisono.base.errors import OutOfMemory
@@ -31,28 +32,17 @@ def test_without_an_environment_it_is_the_default() -> None:
     ("name", "text", "value"),
     [
         ("timeout_s", "1.5", 1.5), ("segment_bytes", "1MiB", 1 << 20), ("inline_bytes", "4096", 4096),
-        ("spins", "7", 7), ("link", "1Gbit,2ms", Link(2e-3, 125e6)),
+        ("spins", "7", 7), ("link", "1Gbit,2ms", Link(2e-3, 125e6)), ("timeout_s", "soon", ""),
+        ("heap_bytes", "1 apple", ""), ("spins", "2KiB", ""), ("link", "fast", ", expected a link"),
     ],
 )  # fmt: skip
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: Any) -> None:
+    """A text as the value: what is said of a wrong one."""
     monkeypatch.setenv(environment_name(name), text)
-    assert Config.from_env() == Config(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "expected"),
-    [
-        ("UNISONO_TIMEOUT_S", "soon", ""),
-        ("UNISONO_HEAP_BYTES", "1 apple", ""),
-        ("UNISONO_SPINS", "2KiB", ""),
-        ("UNISONO_LINK", "fast", ", expected a link"),
-    ],
-)
-def test_settings_name_text_that_is_no_value(
-    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, expected: str
-) -> None:
-    monkeypatch.setenv(variable, text)
-    with pytest.raises(ArgumentError, match=f"{variable}: got '{text}'{expected}"):
+    if not isinstance(value, str):
+        assert Config.from_env() == Config(**{name: value})
+        return
+    with pytest.raises(ArgumentError, match=f"{environment_name(name)}: got '{text}'{value}"):
         Config.from_env()
 
 
@@ -111,32 +101,20 @@ FIGURES = {
 }
 
 
-def _calls() -> tuple[dict[str, int], bool]:
-    """Calls on both sides of every limit, with the parent's settings and another environment beside them."""
-    import torch
-
-    group = unisono.init()
-    right = True
-    for count in (1, 1000, 1500, 3000, 300_000):
-        tensor = torch.arange(count, dtype=torch.int64) * (1 + group.rank)
-        unisono.all_reduce(tensor)
-        right = right and torch.equal(tensor, torch.arange(count) * 6)
-    return {name: getattr(group.engine.config, name) for name in SHAPING}, right
+RANK = """
+import torch, unisono
+group, wrong = unisono.init(), []
+for count in (1, 1000, 1500, 3000, 300_000):  # on both sides of every limit
+    tensor = torch.arange(count, dtype=torch.int64) * (1 + group.rank)
+    unisono.all_reduce(tensor)
+    wrong += [count] * (not torch.equal(tensor, torch.arange(count) * 6))
+print({name: getattr(group.engine.config, name) for name in FIGURES}, wrong)
+"""
 
 
-def test_changing_environment_keeps_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parent makes the memory of these ranks; each of them reads its environment later."""
-    assert set(FIGURES) == set(SHAPING)
-    for name, figure in FIGURES.items():
-        monkeypatch.setenv(environment_name(name), f"{figure}")
-    create = Arena.create
-
-    def create_and_change(size: int, config: Config | None, **how: bool) -> Arena:
-        arena = create(size, config, **how)
-        monkeypatch.setenv("UNISONO_SEGMENT_BYTES", "128KiB")
-        monkeypatch.setenv("UNISONO_ONE_SHOT_BYTES", "9000")
-        return arena
-
-    monkeypatch.setattr(Arena, "create", create_and_change)
-    with unisono.World(3, timeout_s=60) as world:
-        assert world.run(_calls) == [(FIGURES, True)] * 3
+def test_ranks_have_the_settings_of_the_first(python: Python) -> None:
+    assert {*FIGURES} == {*SHAPING}
+    port, environment = free_port(), {environment_name(name): figure for name, figure in FIGURES.items()}
+    text = RANK.replace("FIGURES", f"{[*FIGURES]}")
+    ranks = [python("-c", text, **place(rank, 3, port), **({} if rank else environment)) for rank in range(3)]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [f"{FIGURES} []\n"] * 3

@@ -10,22 +10,21 @@ import torch
 import unisono
 from tests.schedule.exchange.files import FILES
 from tests.support.say import flat, say
+from unisono.engine.kernels import unit
 from unisono.tools.cli import bench as command
-from unisono.tools.cli.shared.timed_calls import LIBRARIES, Compared, Trial, compare, measure
+from unisono.tools.cli.shared.printing import compile_first
+from unisono.tools.cli.shared.timed_calls import Compared, Trial, compare
 
 ROW = r"^(\w+) +(\d+ \w+) +\S+ [nµm]?s +\S+ [nµm]?s +(?:\S+x (?:faster|slower) than|about as fast as) Gloo"
 REDUCE = [("all_reduce", "8 B"), ("all_reduce", "1 KiB")]
 OTHERS = [(call, "1 KiB") for call in ("broadcast", "all_gather", "reduce_scatter", "all_to_all")]
 RUNS = {
-    "--ranks 2 --sizes 8,1KiB,1KB,4096KiB,1234568": (
+    "--ranks 2 --sizes 8,1KiB,1KB,1234568": (
         "float32 on 2 ranks",
-        [*REDUCE, *(("all_reduce", size) for size in ("1 KB", "4096 KiB", "1234568 B"))],
+        [*REDUCE, ("all_reduce", "1 KB"), ("all_reduce", "1234568 B")],
     ),
     "ring.xml --sizes 8,1KiB": ("float32 on 2 ranks", REDUCE),
-    "--hosts 2+1 --sizes 8,1KiB": (
-        "float32 on 3 ranks on 2 hosts (2+1)",
-        [*REDUCE, *OTHERS],
-    ),
+    "--hosts 2+1 --sizes 8,1KiB": ("float32 on 3 ranks on 2 hosts (2+1)", [*REDUCE, *OTHERS]),
 }
 """What is given, what is said, and the calls and sizes in the table."""
 
@@ -61,41 +60,46 @@ def test_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch, busy: fl
     assert ("other programs used" in said) == (busy > 0)
 
 
-def _wrong(folder: str, fault: str) -> list[int]:
-    calls = 0
-    first = torch.zeros(2000)
-    all_reduce = unisono.all_reduce
-
-    def faulty(tensor: torch.Tensor) -> None:
-        nonlocal calls
-        calls += 1
-        all_reduce(tensor)
-        if len(tensor) < 2000 or calls == 1:
-            first[: len(tensor)] = tensor
-        elif fault == "an element":
-            tensor[3] += 1
-        elif fault == "blocks exchanged":
-            tensor.copy_(torch.cat([tensor[1000:], tensor[:1000]]))
-        elif fault == "the first result again":
-            tensor.copy_(first)
-
-    unisono.all_reduce = faulty  # type: ignore[assignment]
-    try:
-        trials = [Trial("all_reduce", 8000, library=library) for library in LIBRARIES]
-        return [one.wrong for one in compare(trials, 1, 0.0, folder)]
-    finally:
-        unisono.all_reduce = all_reduce
+FAULTS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], object], int]] = {
+    "none": (lambda tensor, first: None, 0),
+    "an element": (lambda tensor, first: tensor[3].add_(1), 4),
+    "blocks exchanged": (lambda tensor, first: tensor.copy_(tensor.roll(1000)), 8000),
+    "the first result again": (lambda tensor, first: tensor.copy_(first), 8000),
+}
+"""What is wrong in every call after the first, and how many elements differ then: four calls are made, one is timed."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "wrong"), [("", 0), ("an element", 4), ("blocks exchanged", 8000), ("the first result again", 8000)]
-)
-def test_faults_are_counted_in_every_call(fault: str, wrong: int, tmp_path: Path) -> None:
-    """Four calls are made after the first, whose result is right, one of them timed."""
-    assert unisono.run(_wrong, ranks=3, args=(str(tmp_path), fault)) == [[wrong, 0]] * 3
+def _compared(folder: str, fault: str) -> list[int]:
+    """The wrong elements of ours, and of a library with this fault."""
+
+    def make(_: Trial, tensor: torch.Tensor, _out: torch.Tensor) -> Callable[[], None]:
+        first: list[torch.Tensor] = []
+
+        def call() -> None:
+            unisono.all_reduce(tensor)
+            if first:
+                FAULTS[fault][0](tensor, first[0])
+            first.append(tensor.clone())
+
+        return call
+
+    trials = [Trial("all_reduce", 8000, library=name) for name in ("unisono", "faulty")]
+    return [one.wrong for one in compare(trials, 1, 0.0, folder, {"faulty": make})]
 
 
-def test_long_calls_have_fewer_turns(worlds: Callable[[int], unisono.World]) -> None:
-    trials = [Trial("all_reduce", 64, algorithm=name) for name in ("one_shot", "two_shot")]
-    for ranks, turns in ((worlds(2).run(measure, trials, 7, 0.0), 1), (worlds(2).run(measure, trials, 2, 60.0), 2)):
-        assert [[len(of_trial) for of_trial in rank] for rank in ranks] == [[turns] * 2] * 2
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_counted_in_every_call(fault: str, tmp_path: Path) -> None:
+    assert unisono.run(_compared, ranks=3, args=(str(tmp_path), fault)) == [[0, FAULTS[fault][1]]] * 3
+
+
+def test_kernels_are_compiled_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By commands that start ranks: what is not on disk, and can be kept there."""
+    compiled: list[bool] = []
+    monkeypatch.setattr("unisono.engine.rank.warm_up", lambda: compiled.append(True))
+    compile_first()
+    assert compiled == [True] * (not unit("interpret.run").on_disk)
+    for folder, compiles in ((f"{tmp_path}/new", [True]), ("/proc/no", [])):
+        monkeypatch.setenv("UNISONO_CACHE_DIR", folder)
+        compiled.clear()
+        compile_first()
+        assert compiled == compiles

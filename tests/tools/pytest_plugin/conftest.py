@@ -17,6 +17,6 @@ def ranks_session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) ->
     def run(*options: str, **files: str) -> pytest.RunResult:
         if files:
             pytester.makepyfile(**files)
-        return pytester.runpytest_inprocess("-p", "unisono.tools.pytest_plugin", "-p", "no:instafail", *options)
+        return pytester.runpytest_inprocess("-p", "no:instafail", *options)  # it finds the plug-in by its entry point
 
     return run

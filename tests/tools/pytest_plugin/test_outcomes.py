@@ -81,23 +81,14 @@ class TestUnit(unittest.TestCase):
     def test_fails_as_expected(self):
         self.fail()
 
-class Coverage:
-    def __init__(self, path):
-        self.path = path
-
-    def current(self):
-        return self
-
-    def save(self):
-        self.path.touch()
-        del sys.modules["coverage"]
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     return tmp_path_factory.mktemp("saved")
 
 def test_is_measured(saved):
-    sys.modules["coverage"] = types.SimpleNamespace(Coverage=Coverage(saved / f"{unisono.get_rank()}"))
+    path = saved / f"{unisono.get_rank()}"
+    measured = types.SimpleNamespace(save=lambda: (path.touch(), sys.modules.pop("coverage")))
+    sys.modules["coverage"] = types.SimpleNamespace(Coverage=types.SimpleNamespace(current=lambda: measured))
 
 def test_what_was_measured_is_saved(saved):
     assert {path.name for path in saved.iterdir()} == {"0", "1"}
@@ -234,10 +225,10 @@ def test_wrong_marks(ranks_session: RanksSession) -> None:
     test = "import pytest, unittest\n@pytest.mark.ranks({})\ndef test(): pass"
     wrong = ('"2x2"', "0", "", "4, size=3", "hosts=3", "2, timeout_s='x'", "2, backend=3")
     files = {f"test_{number}": test.format(mark) for number, mark in enumerate(wrong)}
-    case = (
-        "import pytest, unittest\n@pytest.mark.ranks(2, 3)\nclass Test(unittest.TestCase):\n  def test_it(self): pass"
+    files["test_case"] = test.format("2, 3").replace(
+        "def test()", "class Test(unittest.TestCase):\n  def test_it(self)"
     )
-    done = ranks_session("--continue-on-collection-errors", **files, test_case=case)
+    done = ranks_session("--continue-on-collection-errors", **files)
     done.assert_outcomes(errors=len(wrong), failed=1)
     printed = done.stdout.str()
     assert not [mark for mark in wrong if f"ranks({mark}): give numbers of ranks".replace('"', "'") not in printed]
