@@ -85,6 +85,7 @@ nightly: $(VENV)/ready
 	NIGHTLY=1 $(BIN)/coverage run $(TESTS) --reruns 1 --durations=30
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort cover
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m tests.mutants
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_full.py
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
