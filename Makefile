@@ -88,8 +88,8 @@ nightly: $(VENV)/ready
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m tests.mutants
 	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_full.py
-	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_S)
-	$(BIN)/python -m tests.fuzz.deaths --seconds $(FUZZ_S)
+	$(BIN)/python -m tests.fuzz programs --seconds $(FUZZ_S)
+	$(BIN)/python -m tests.fuzz deaths --seconds $(FUZZ_S)
 
 clean:
 	rm -rf $(VENV)

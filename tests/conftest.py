@@ -1,22 +1,24 @@
 """Fixtures that tests share, such as the worlds of a session. Samples of cases, and reruns."""
 
+import datetime
 import gc
+import json
 import os
+import platform
 import random
-import shutil
 import signal
 import subprocess
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import unisono.errors  # noqa: F401  the errors of a test's file go to ranks by this name, if it is there
 from tests.support import warm_python
 from tests.support.programs import Python, processes
-from tests.support.record import record
 from tests.support.torch_ranks import TorchRanks
 from tests.support.worlds import OnHosts, Worlds
 from unisono.base.python import no_collections
@@ -27,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RECORD = os.environ.pop("UNISONO_RECORD", "")  # 1: append the result of this run to the record of tested versions
-
+TESTS = Path(__file__).parent
 NIGHTLY = bool(os.environ.get("NIGHTLY"))  # is this `make nightly`? Tests that draw their cases draw more of them then
 
 RUN_S = 270.0 if NIGHTLY else 90.0
@@ -39,17 +41,12 @@ def examples(most: int) -> int:
     return most if NIGHTLY else most // 4
 
 
-MOST_RERUNS = 3
-"""How many tests of a run may pass only when they are run again. With more of them the run fails."""
-
+MOST_RERUNS = 3  # tests that may pass only when they are run again: with more of them a run fails
 first_failures: dict[str, str] = {}
 
 
 def pytest_configure() -> None:
-    """Let hypothesis draw the same each day, and start the warm process.
-
-    Processes that xdist starts to run tests come from it, and then have one of their own.
-    """
+    """Let hypothesis draw the same each day, and start the warm process. Workers of xdist have one of their own."""
     from hypothesis import settings
 
     settings.register_profile("tests", deadline=None, derandomize=not NIGHTLY)
@@ -76,27 +73,20 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as long what is not drawn of tests that are marked as sampled, and run the quick tests first."""
-    cases: dict[str, list[pytest.Function]] = {}
-    options: dict[str, Mapping[str, Any]] = {}
+    tests: dict[str, list[Any]] = {}
     for item in items:
-        if mark := item.get_closest_marker("sampled"):
-            assert isinstance(item, pytest.Function)
-            name = item.nodeid.partition("[")[0]
-            cases.setdefault(name, []).append(item)
-            options[name] = mark.kwargs
-    for name, all_cases in cases.items():
-        drawn = sample(all_cases, name, **options[name])
-        for case in all_cases:
+        if item.get_closest_marker("sampled"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, cases in tests.items():
+        drawn = sample(cases, name, **cases[0].get_closest_marker("sampled").kwargs)
+        for case in cases:
             if case not in drawn:
                 case.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("quick") is None)
 
 
 def sample(cases: Sequence[pytest.Function], seed: str, most: int | None = None) -> list[pytest.Function]:
-    """Draw cases of a test, so that each value of each parameter is in one of them, or `most` of these.
-
-    The same seed draws the same.
-    """
+    """Draw cases of a test, so that each value of each parameter is in one of them, or `most` of these."""
     values = {case: {(name, id(value)) for name, value in case.callspec.params.items()} for case in cases}
     missing = set[tuple[str, int]]().union(*values.values())
     left, drawn = [*cases], list[pytest.Function]()
@@ -109,23 +99,12 @@ def sample(cases: Sequence[pytest.Function], seed: str, most: int | None = None)
     return drawn[:most]
 
 
-def commit() -> str:
-    """The commit that is tested, for the record. Empty where git does not know it, or is not there."""
-    if shutil.which("git") is None:
-        return ""
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False
-    )
-    return done.stdout.strip()
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Start the processes of a test anew that is about how processes start."""
     warm_python.cold = item.get_closest_marker("cold") is not None
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keep the failure of a test that is run again."""
     if str(report.outcome) == "rerun":
         first_failures[report.nodeid] = report.longreprtext
 
@@ -143,10 +122,33 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(failure)
     if first_failures:
         few = len(first_failures) <= MOST_RERUNS
-        verdict = "" if few else f", more than {MOST_RERUNS}: the run has failed"
-        terminalreporter.section(f"{len(first_failures)} tests were run again{verdict}", red=not few, yellow=few)
+        terminalreporter.section(f"{len(first_failures)} tests were run again", red=not few, yellow=few)
     if RECORD:
-        terminalreporter.write_line(record(terminalreporter, commit()))
+        status, commit = subprocess.getstatusoutput(f"git -C {TESTS} rev-parse HEAD")  # noqa: S605
+        file = TESTS.parent / "benchmarks" / "results" / "support.json"
+        terminalreporter.write_line(record(terminalreporter, commit if status == 0 else "", file))
+
+
+def record(reporter: pytest.TerminalReporter, commit: str, file: Path) -> str:
+    """Append a run of the whole suite, for docs/versions.md. Returns a line for the terminal."""
+    option, args = reporter.config.option, reporter.config.args
+    whole = not option.keyword and not option.collectonly and option.markexpr in ("", "not long")
+    if not whole or any(Path(name).resolve() != TESTS for name in args):
+        return "not recorded: UNISONO_RECORD=1 is for runs of the whole suite, as by `make test`"
+    passed, skipped, *wrong = (len(reporter.stats.get(name, ())) for name in ("passed", "skipped", "failed", "error"))
+    run = {
+        "python": platform.python_version(),
+        "torch": torch.__version__.partition("+")[0],
+        "system": f"{platform.system()} {platform.machine()}",
+        "commit": commit[:8],
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+        "passed": passed,
+        "skipped": skipped,
+        "failed": sum(wrong),
+    }
+    runs = [*json.loads(file.read_text()), run] if file.exists() else [run]
+    file.write_text("[\n" + ",\n".join(f" {json.dumps(each)}" for each in runs) + "\n]\n")
+    return f"recorded in {file}"
 
 
 @pytest.fixture(scope="session")

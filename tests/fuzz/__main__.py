@@ -1,81 +1,99 @@
-"""Random programs for some time, and the smallest program of the first one that goes wrong.
+"""Random programs, scenes of deaths or reconfigured groups for some time, and what goes wrong as a script, made small.
 
-    python -m tests.fuzz --seconds 300 --seed 7 --hosts 2x2,3+1
+    python -m tests.fuzz programs --seconds 300 --seed 7
+    python -m tests.fuzz deaths
+    python -m tests.fuzz reconfigures
 
-draws the same programs for the same seed. What it prints of a program that goes wrong is a script that runs it.
+draws the same for the same seed.
 """
 
 import secrets
 import time
-from functools import partial
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from tests.fuzz.draw import HOSTS, Session
-from tests.fuzz.programs import Program, shown, shrink, simpler
-from tests.fuzz.worlds import Worlds
+from tests.fuzz import deaths, reconfigures, worlds
 
-PROGRAMS = 25  # in one world
-TRIES = 3  # how often a program runs in a new world before it counts as right: some faults are races
-SHRINK_S = 60.0
+TRIES = 3  # how often something is run anew before it counts as right: some faults are races
+SMALLER_S = 120.0
 
 
-def script(program: Program) -> str:
-    """A program as a script that runs it."""
-    return f"from tests.fuzz.programs import *\nfrom tests.fuzz.worlds import check\n\ncheck({shown(program)})\n"
+class Engine(NamedTuple):
+    """run: things without end, each alone and with those before it, and what is wrong. watch: runs one anew. parts: the
+    fields of which it may need less.
+    """
+
+    run: Callable[[str], Iterator[tuple[list[Any], list[str]]]]
+    watch: Callable[[Any], list[str]] | None = None
+    parts: tuple[str, ...] = ()
+    script: str = ""
 
 
-def minimal(program: Program, past: list[Program], limit_s: float) -> tuple[Program, str]:
-    """A smaller program that goes wrong in a new world, and a word on it."""
-    last: list[str] = []
-    steps = tuple(step for one in past for step in one.steps)
-    together = Program(program.hosts, steps, program.settings, program.api)
-    with Worlds(limit_s) as worlds:
+ENGINES = {
+    "programs": Engine(
+        worlds.draw_and_run,
+        worlds.watch,
+        ("steps", "settings"),
+        "from tests.fuzz.programs import *\nfrom tests.fuzz.worlds import watch",
+    ),
+    "deaths": Engine(
+        deaths.draw_and_run,
+        lambda scene: deaths.watch(scene) if all(one.call < len(scene.calls) for one in scene.faults) else [],
+        ("faults", "calls"),
+        "from tests.fuzz.fault_scene import *\nfrom tests.fuzz.deaths import watch",
+    ),
+    "reconfigures": Engine(reconfigures.draw_and_run),
+}
 
-        def fails(candidate: Program, tries: int) -> bool:
-            for _ in range(tries):
-                worlds.renew()
-                if wrong := worlds.run(candidate):
-                    last[:] = wrong
-                    return True
-            return False
 
-        for start, word in ((program, ""), (together, "Only after the programs before it:")):
-            worlds.limit_s = limit_s * (1 if start is program else len(past))
-            if fails(start, TRIES):
-                tries = 1 if fails(start, 1) and fails(start, 1) else TRIES
-                least = shrink(start, simpler, partial(fails, tries=tries), time.monotonic() + SHRINK_S)
-                return least, "\n".join([word, *last]).strip()
-    return program, f"not again in {TRIES} runs"
+def simpler(whole: Any, parts: tuple[str, ...]) -> Iterator[Any]:
+    """The same with less in one of these fields, much less first."""
+    for name in parts if whole else ():
+        items = getattr(whole, name)
+        width = -(-len(items) // 2)
+        while width:
+            for at in range(0, len(items), width):
+                yield replace(whole, **{name: items[:at] + items[at + width :]})
+            width //= 2
+
+
+def smallest(starts: list[Any], engine: Engine) -> Any:
+    end = time.monotonic() + SMALLER_S
+
+    def fails(one: Any) -> bool:
+        return engine.watch is not None and any(engine.watch(one) for _ in range(TRIES))
+
+    least = next(filter(fails, starts), None)
+    while found := next((one for one in simpler(least, engine.parts) if time.monotonic() < end and fails(one)), None):
+        least = found
+    return least
 
 
 def main(
-    seconds: float = 300.0,
-    seed: Annotated[str, typer.Option(help="Of the programs; drawn, if not given.")] = "",
-    hosts: Annotated[str, typer.Option(help="Worlds, as Hosts.parse reads them.")] = ",".join(HOSTS),
-    limit_s: Annotated[float, typer.Option(help="How long a program may take.")] = 60.0,
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(ENGINES)}.")],
+    seconds: Annotated[float, typer.Option(help="How long.")] = 60.0,
+    seed: Annotated[str, typer.Option(help="Of the draw; empty: a new one.")] = "",
 ) -> None:
-    """Run programs for some seconds; exit with 1 if one goes wrong."""
-    seed = seed or secrets.token_hex(3)
-    typer.echo(f"seed {seed}")
-    until, ran, number, wrong = time.monotonic() + seconds, 0, 0, list[str]()
-    with Worlds(limit_s) as worlds:
-        while time.monotonic() < until and not wrong:
-            session = Session(f"{seed} {number}", tuple(hosts.split(",")))
-            number += 1
-            worlds.renew()
-            for _ in range(PROGRAMS):
-                program = session.program()
-                ran += 1
-                if wrong := worlds.run(program):
-                    typer.echo("\n".join(["", f"seed {seed} {number - 1}:", *(text[:1500] for text in wrong)]))
-                    least, word = minimal(program, worlds.past, limit_s / 2)
-                    typer.echo(f"\nThe smallest program found:\n\n{script(least)}\n{word[:3000]}")
-                if wrong or time.monotonic() > until:
-                    break
-    typer.echo(f"{ran} programs in {number} worlds with seed {seed}")
-    raise typer.Exit(bool(wrong))
+    """Draw and run for some seconds; exit with 1 if anything goes wrong."""
+    engine, seed = ENGINES[what], seed or secrets.token_hex(4)
+    print(f"seed {seed}")
+    end, number, failed = time.monotonic() + seconds, 0, 0
+    for starts, wrong in engine.run(seed):
+        number += 1
+        if wrong:
+            failed += 1
+            print(f"\nnumber {number} of seed {seed} goes wrong:", *(text[:1500] for text in wrong), sep="\n  ")
+            least = smallest(starts, engine)
+            again = least or starts[0]
+            print("\nThe smallest found:" if least else "\nIt does not go wrong again:")
+            print(f"{engine.script}\n\nprint(watch({again}))", flush=True)
+        if time.monotonic() > end:
+            break
+    print(f"{number} {what}, of which {failed} went wrong, with seed {seed}")
+    raise typer.Exit(failed > 0)
 
 
 if __name__ == "__main__":

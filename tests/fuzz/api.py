@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 
 import unisono
-from tests.support.matrix import Case
 from unisono.base.config import SETTINGS, environment_name
 
 _ROOT_AT = {"reduce": 1, "broadcast": 1, "scatter": 2, "gather": 2}  # where a root is among the arguments
@@ -25,16 +25,12 @@ class Native:
         """This rank's number in a group, and the group's size."""
         return group.rank, group.size
 
-    def collective(self, case: Case, arguments: list[Any], group: Any, algorithm: str | None) -> Any:
-        named = {} if algorithm is None else {"algorithm": algorithm}
-        return getattr(unisono, case.form)(*arguments, group=group, async_op=case.async_op, **named)
-
-    def barrier(self, group: Any, algorithm: str | None, async_op: bool) -> Any:
-        return unisono.barrier(group, async_op, algorithm=algorithm)
+    def collective(self, case: Any, arguments: list[Any], group: Any, algorithm: str | None) -> Any:
+        """case: a Case, or a Barrier."""
+        return getattr(unisono, case.form)(*arguments, group=group, async_op=case.async_op, algorithm=algorithm)
 
     def objects(self, form: str, *arguments: Any, root: int | None, group: Any) -> None:
-        at = () if root is None else (root,)
-        getattr(unisono, form)(*arguments, *at, group)
+        getattr(unisono, form)(*arguments, *(() if root is None else (root,)), group)
 
     def new_group(self, ranks: Sequence[int], parent: Any) -> Any:
         return unisono.new_group(ranks, group=parent) or None
@@ -42,22 +38,19 @@ class Native:
     def leave(self, group: Any) -> None:
         unisono.destroy_group(group)
 
-    def p2p(self, name: str, arguments: list[Any], group: Any, tag: int) -> Any:
-        """send, recv, isend or irecv of (tensor, peer), or a call of objects."""
-        return getattr(unisono, name)(*arguments, group, tag)
+    def p2p(self, name: str, thing: Any, peer: int | None, group: Any, tag: int) -> Any:
+        """send, recv, isend or irecv of a tensor, or a call of objects."""
+        return getattr(unisono, name)(thing, peer, group, tag)
 
     def batch(self, operations: list[tuple[str, torch.Tensor, int]], group: Any, tag: int) -> list[Any]:
-        return unisono.batch_isend_irecv(
-            [unisono.P2POp(getattr(unisono, name), tensor, peer, group, tag) for name, tensor, peer in operations]
-        )
+        made = [unisono.P2POp(getattr(unisono, name), tensor, peer, group, tag) for name, tensor, peer in operations]
+        return unisono.batch_isend_irecv(made)
 
 
 class Torch:
     """torch.distributed, with our backend. meeting: a file where the ranks meet, for their first program."""
 
     def __init__(self, settings: Sequence[tuple[str, float | str]], meeting: str) -> None:
-        from datetime import timedelta
-
         from torch import distributed
 
         from unisono.integrations.torch import register
@@ -75,15 +68,12 @@ class Torch:
     def place(self, group: Any) -> tuple[int, int]:
         return group.rank(), group.size()
 
-    def collective(self, case: Case, arguments: list[Any], group: Any, _algorithm: str | None) -> Any:
+    def collective(self, case: Any, arguments: list[Any], group: Any, _algorithm: str | None) -> Any:
         given = [self._op(argument) for argument in arguments]
         if case.form in _ROOT_AT:
             given[_ROOT_AT[case.form]] = self._global(group, given[_ROOT_AT[case.form]])
         name = case.form if hasattr(self._dist, case.form) else _IN_TORCH[case.form]  # torch has got our name in 2.13
         return getattr(self._dist, name)(*given, group=group, async_op=case.async_op)
-
-    def barrier(self, group: Any, _algorithm: str | None, async_op: bool) -> Any:
-        return self._dist.barrier(group, async_op)
 
     def objects(self, form: str, *arguments: Any, root: int | None, group: Any) -> None:
         at = () if root is None else (self._global(group, root),)
@@ -96,20 +86,15 @@ class Torch:
     def leave(self, group: Any) -> None:
         self._dist.destroy_process_group(group)
 
-    def p2p(self, name: str, arguments: list[Any], group: Any, tag: int) -> Any:
-        tensor, peer = arguments
+    def p2p(self, name: str, thing: Any, peer: int | None, group: Any, tag: int) -> Any:
         peer = None if peer is None else self._global(group, peer)
-        if name.endswith("_object_list"):
-            return getattr(self._dist, name)(tensor, peer, group=group)
-        found = getattr(self._dist, name)(tensor, peer, group=group, tag=tag)
+        tagged = {} if name.endswith("_object_list") else {"tag": tag}
+        found = getattr(self._dist, name)(thing, peer, group=group, **tagged)
         return self._dist.get_group_rank(group, found) if name == "recv" else found
 
     def batch(self, operations: list[tuple[str, torch.Tensor, int]], group: Any, tag: int) -> list[Any]:
-        made = [
-            self._dist.P2POp(getattr(self._dist, name), tensor, self._global(group, peer), group, tag)
-            for name, tensor, peer in operations
-        ]
-        works: list[Any] = self._dist.batch_isend_irecv(made)
+        made = [(getattr(self._dist, name), tensor, self._global(group, peer)) for name, tensor, peer in operations]
+        works: list[Any] = self._dist.batch_isend_irecv([self._dist.P2POp(*one, group, tag) for one in made])
         return works
 
     def _global(self, group: Any, rank: int) -> int:
@@ -122,8 +107,3 @@ class Torch:
         if hasattr(argument, "factor"):
             return self._dist._make_nccl_premul_sum(argument.factor)
         return argument
-
-
-def api_of(name: str, settings: Sequence[tuple[str, float | str]], meeting: str) -> Native | Torch:
-    """The API of a program, on this rank."""
-    return Native() if name == "unisono" else Torch(settings, meeting)

@@ -1,32 +1,25 @@
-"""Scenes drawn by lot, in which ranks die, stop, abort or make other calls.
-
-    python -m tests.fuzz.deaths --seconds 60 --seed 1
-
-Prints the seed, and of each scene that goes wrong a smaller one that does so, too, as a program that can be run.
-"""
+"""Scenes in which ranks die, stop, abort or make other calls: played on ranks, and judged."""
 
 import json
 import os
 import random
-import secrets
 import signal
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import psutil
 
 import unisono
 from tests.fuzz.fault_oracle import complaints, of_end
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import BRIEF, OF_HOSTS, STOPPING, Fault, Scene, draw
-from tests.fuzz.programs import shrink
 from tests.support.cluster import PORT, Cluster
 from tests.support.ports import free_port
 from unisono.base.config import Config
@@ -39,7 +32,13 @@ _SILENCE_S, _STOPPED_S = 1.5, 0.5
 _BRIEF_S = 4.0  # a brief cut: hosts may be silent for a second longer then
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 30.0
-_SMALLER_S = 120.0
+
+
+def draw_and_run(seed: str) -> Iterator[tuple[list[Scene], list[str]]]:
+    """Scenes without end, and what is wrong in each."""
+    rng = random.Random(seed)
+    while True:
+        yield [scene := draw(rng)], watch(scene)
 
 
 def check(scene: Scene, cluster: Cluster | None = None) -> None:
@@ -49,15 +48,16 @@ def check(scene: Scene, cluster: Cluster | None = None) -> None:
 
 
 def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
-    """Play the scene; what is wrong."""
     _begin()
-    descriptors, others = _descriptors(), set(_marked())
-    timeout_s = TIMEOUT_S if scene.times_out else 1000.0
-    silence_s = _BRIEF_S + 1 if any(fault.how == "brief cut" for fault in scene.faults) else _SILENCE_S
+    descriptors, others = _descriptors(), _marked()
+    brief = any(fault.how == "brief cut" for fault in scene.faults)
     config = Config.from_env().replace(
-        timeout_s=timeout_s, keep_inputs=int(scene.keep_inputs), stall_warning_s=0, host_silence_s=silence_s
+        timeout_s=TIMEOUT_S if scene.times_out else 1000.0,
+        keep_inputs=int(scene.keep_inputs),
+        stall_warning_s=0,
+        host_silence_s=_BRIEF_S + 1 if brief else _SILENCE_S,
     )
-    hosts = None if scene.hosts.isdigit() or cluster else scene.hosts
+    hosts = None if cluster or not scene.shape.spans else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
         warden = _Warden(scene, Path(folder), cluster)
         warden.start()
@@ -72,27 +72,17 @@ def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
             warden.join()
         said = {int(path.stem): json.loads(path.read_text()) for path in Path(folder).glob("*.json")}
         faults = warden.faults()
-        wrong = complaints(scene, said, faults)
-        for rank, end in enumerate(ends):
-            if rank in scene.dead and any(scene.faults[number].rank == rank for number in faults):
-                wrong += of_end(scene, rank, end)
-            elif _is_wrong(end) and rank not in scene.dead:
-                wrong.append(f"rank {rank} {_told(end)}")
-        wrong += [f"process {pid} is left: {command}" for pid, command in _left(others)]
+    wrong = complaints(scene, said, faults)
+    for rank, end in enumerate(ends):
+        if rank in scene.dead and any(scene.faults[number].rank == rank for number in faults):
+            wrong += of_end(scene, rank, end)
+        elif isinstance(end, unisono.RankFailed) and rank not in scene.dead:
+            text, stuck = str(end).partition("failed:\n")[2].strip(), issubclass(type(end), unisono.WaitTimeout)
+            wrong.append(f"rank {rank} is stuck: {text[:900]}" if stuck else f"rank {rank} failed: {text[-900:]}")
+    wrong += [f"process {one.pid} is left: {one.info['cmdline']}" for one in _left(others)]
     if more := _descriptors() - descriptors:
         wrong.append(f"the parent has more descriptors: {dict(more)}")
     return wrong
-
-
-def _is_wrong(end: Any) -> bool:
-    return isinstance(end, unisono.RankFailed)
-
-
-def _told(end: unisono.RankFailed) -> str:
-    """What is most telling of its traceback: the end, and where it is stuck the beginning."""
-    text = str(end).partition("failed:\n")[2].strip()
-    stuck = issubclass(type(end), unisono.WaitTimeout)
-    return f"is stuck: {text[:900]}" if stuck else f"failed: {text[-900:]}"
 
 
 class _Warden(threading.Thread):
@@ -101,10 +91,8 @@ class _Warden(threading.Thread):
     def __init__(self, scene: Scene, folder: Path, cluster: Cluster | None) -> None:
         super().__init__(daemon=True)
         self._scene, self._folder, self._cluster, self.over = scene, folder, cluster, threading.Event()
-        self._mend: dict[int, Callable[[], object]] = {}
 
     def faults(self) -> dict[int, tuple[int, float]]:
-        """Which faults have happened: the process, and when."""
         found = {}
         for path in self._folder.glob("fault *"):
             _, number, pid = path.name.split()
@@ -113,21 +101,24 @@ class _Warden(threading.Thread):
         return found
 
     def run(self) -> None:
-        done: set[int] = set()
-        while not self.over.wait(0.02):
+        over, ends = False, dict[int, Callable[[], object]]()
+        while not over:
+            over = self.over.wait(0.02)
             for number, (pid, at) in self.faults().items():
-                if self._scene.faults[number].how in (*OF_HOSTS, *BRIEF) and number not in self._mend:
-                    self._mend[number] = self._begin_of_host(self._scene.faults[number])
+                fault = self._scene.faults[number]
+                if number not in ends:
+                    ends[number] = self._begin(fault, pid)
                     (self._folder / f"begun {number}").touch()
-                if number not in done and self._is_due(self._scene.faults[number], at):
-                    done.add(number)
-                    self._end(number, pid)
-        for number, (pid, _) in self.faults().items():  # the others did not need those that are still stopped
-            if number not in done and self._scene.faults[number].how in (*STOPPING, *OF_HOSTS, *BRIEF):
-                self._end(number, pid)
+                if over or self._is_due(fault, at):  # in the end: the others did not need those that are still stopped
+                    ends[number]()
+                    ends[number] = int
 
-    def _begin_of_host(self, fault: Fault) -> Callable[[], object]:
-        """Let it happen to a host. Returns what ends it."""
+    def _begin(self, fault: Fault, pid: int) -> Callable[[], object]:
+        """Let it happen, if it happens to a host. Returns what ends it."""
+        if fault.how in STOPPING:
+            return partial(_send, signal.SIGKILL if fault.how == "stop and kill" else signal.SIGCONT, [pid])
+        if fault.how not in (*OF_HOSTS, *BRIEF):
+            return int
         assert self._cluster
         some, host = self._cluster, self._cluster.hosts.host_of(fault.rank)
         if fault.how in ("cut link", "brief cut"):
@@ -139,16 +130,8 @@ class _Warden(threading.Thread):
             some.cut_pair(host - 1, host)
             return lambda: some.mend_pair(host - 1, host)
         stopped = some.processes(host)
-        send(signal.SIGSTOP, stopped)
-        return lambda: send(signal.SIGCONT, stopped)
-
-    def _end(self, number: int, pid: int) -> None:
-        how = self._scene.faults[number].how
-        if how in (*OF_HOSTS, *BRIEF):
-            self._mend[number]()
-            return
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL if how == "stop and kill" else signal.SIGCONT)
+        _send(signal.SIGSTOP, stopped)
+        return lambda: _send(signal.SIGCONT, stopped)
 
     def _is_due(self, fault: Fault, at: float) -> bool:
         passed_s = time.monotonic() - at
@@ -181,13 +164,13 @@ def _shake(cluster: Cluster, host: int, how: str) -> Callable[[], object]:
     return end
 
 
-def send(number: int, pids: Iterable[int]) -> None:
+def _send(number: int, pids: list[int]) -> None:
     for pid in pids:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _descriptors() -> Counter[str]:
-    """What this process has open, by kind."""
     found: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -202,63 +185,18 @@ def _begin() -> None:
     unisono.run(int, 1)
 
 
-def _left(others: Set[tuple[int, str]]) -> list[tuple[int, str]]:
+def _left(others: list[psutil.Process]) -> list[psutil.Process]:
     """The processes of a scene that do not end within some seconds. They are killed. others: what other worlds have."""
     end = time.monotonic() + _LEFT_S
     while (found := [one for one in _marked() if one not in others]) and time.monotonic() < end:
         time.sleep(0.05)
-    for pid, _ in found:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for one in found:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
     return found
 
 
-def _marked() -> Iterator[tuple[int, str]]:
+def _marked() -> list[psutil.Process]:
     """The processes that come from this one, but for its children: these are there from one scene to the next."""
-    mark = f"{_MARK}={os.getpid()}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent != os.getpid() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                yield int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
-
-
-def smaller(scene: Scene) -> Scene:
-    """A scene that goes wrong, too, with fewer faults and calls, as far as one is found in time."""
-    return shrink(scene, _simpler, lambda one: any(watch(one) for _ in range(2)), time.monotonic() + _SMALLER_S)
-
-
-def _simpler(scene: Scene) -> Iterator[Scene]:
-    """Scenes with one thing less."""
-    for number in range(len(scene.faults)):
-        if len(scene.faults) > 1:
-            yield scene._replace(faults=scene.faults[:number] + scene.faults[number + 1 :])
-    for number in range(len(scene.calls)):
-        if len(scene.calls) > 1 and all(fault.call != number or fault.in_recovery for fault in scene.faults):
-            faults = tuple(fault._replace(call=fault.call - (fault.call > number)) for fault in scene.faults)
-            yield scene._replace(calls=scene.calls[:number] + scene.calls[number + 1 :], faults=faults)
-    if scene.keep_inputs:
-        yield scene._replace(keep_inputs=False)
-
-
-def main(
-    seconds: Annotated[float, typer.Option(help="Play scenes for so long.")] = 60.0,
-    seed: Annotated[str, typer.Option(help="Of the draw; empty: a new one.")] = "",
-) -> None:
-    """Play scenes drawn by lot."""
-    seed = seed or secrets.token_hex(4)
-    typer.echo(f"seed {seed}")
-    rng, end, played, failed = random.Random(seed), time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end:
-        played += 1
-        if wrong := watch(scene := draw(rng)):
-            failed += 1
-            imports = "from tests.fuzz.deaths import check; from tests.fuzz.fault_scene import *"
-            what = f'python -c "{imports}; check({smaller(scene)})"'
-            typer.echo(f"\nscene {played} of seed {seed} goes wrong:\n  " + "\n  ".join(wrong) + f"\n{what}")
-    typer.echo(f"{played} scenes, of which {failed} went wrong")
-    raise typer.Exit(failed > 0)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    some, me = psutil.process_iter(["ppid", "environ", "cmdline"]), os.getpid()
+    return [one for one in some if one.info["ppid"] != me and (one.info["environ"] or {}).get(_MARK) == f"{me}"]

@@ -1,29 +1,14 @@
 """How programs are drawn: a world, then one program after another for it, all from a seed."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
-from tests.fuzz.many import REDUCING as REDUCING_MANY
-from tests.fuzz.many import TENSORS
+from tests.fuzz import programs
 from tests.fuzz.messages import FORMS as OBJECT_FORMS
-from tests.fuzz.messages import WAYS
-from tests.fuzz.programs import (
-    Barrier,
-    Call,
-    Coalesced,
-    Late,
-    MakeGroup,
-    Messages,
-    Objects,
-    Program,
-    Split,
-    Step,
-    Threads,
-    Wait,
-    Wrong,
-)
+from tests.fuzz.messages import TENSORS, WAYS
 from tests.support import matrix
 from tests.support.matrix import ALIASED, FORMS, MOVED, PAIR_OF, REDUCING, Case
 from unisono.engine.reducers import DTYPES
@@ -77,133 +62,111 @@ class Session:
         hosts = draw.choice(only)
         api = draw.choice(apis)
         names = draw.sample(list(SETTINGS), draw.choice((0, 0, 1, 2, 3)))
-        self._empty = Program(hosts, (), tuple((name, draw.choice(SETTINGS[name])) for name in sorted(names)), api)
+        settings = tuple((name, draw.choice(SETTINGS[name])) for name in sorted(names))
+        self._empty = programs.Program(hosts, (), settings, api)
         self._most_bytes = min(most_bytes, 256 << 10) if set(FINE) & set(names) else most_bytes
-        self._hosts, self._api, self._tag = Hosts.parse(hosts), api, 2
+        self._hosts, self._native, self._tag = Hosts.parse(hosts), api == "unisono", 2
+        self._world: Groups = {"world": (tuple(range(self._hosts.ranks)),)}
 
-    def program(self) -> Program:
-        """The next program."""
-        groups: Groups = {"world": (tuple(range(self._hosts.ranks)),)}
-        steps = tuple(self._step(groups) for _ in range(self.draw.randint(1, 12)))
-        return replace(self._empty, steps=steps)
+    def program(self) -> programs.Program:
+        groups = dict(self._world)
+        return replace(self._empty, steps=tuple(self._step(groups) for _ in range(self.draw.randint(1, 12))))
 
-    def _step(self, groups: Groups, *, in_thread: bool = False) -> Step:
-        draw, group = self.draw, self.draw.choice(list(groups))
-        kinds = {"call": 12, "barrier": 1, "objects": 1, "messages": 3, "wait": 1, "late": 1}
-        if self._api == "unisono":
-            kinds |= {"coalesced": 2, "wrong": 1}
-        if not in_thread:
-            kinds |= {"group": 1, "threads": 1}
-        kind = draw.choices(list(kinds), list(kinds.values()))[0]
-        if kind == "call":
-            return self._call(group, groups)
-        if kind == "barrier":
-            return Barrier(group, self._algorithm("barrier", "-", "int64", groups[group]), draw.random() < 0.3)
-        if kind == "objects":
-            return Objects(draw.choice(OBJECT_FORMS), group, draw.randrange(5), draw.randrange(9999))
-        if kind == "messages":
-            return self._messages(group, groups)
-        if kind == "wait":
-            return Wait(draw.randrange(100))
-        if kind == "late":
-            return Late(draw.randrange(self._hosts.ranks), round(draw.random() * 3e-3, 4))
-        if kind == "coalesced":
-            return self._coalesced(group)
-        if kind == "wrong":
-            return self._wrong(self._call("world", groups))
-        if kind == "group":
-            return self._group(groups)
-        world = {"world": groups["world"]}
-        return Threads(
-            tuple(
-                tuple(self._step(world, in_thread=True) for _ in range(draw.randint(1, 4)))
-                for _ in range(draw.choice((2, 2, 3)))
-            )
-        )
+    def calls(self, count: int) -> programs.Program:
+        """A program of so many collectives of the world, of which those in the background end four calls later."""
+        steps = [programs.Wait(k) if k % 5 == 4 else self._call("world", self._world) for k in range(count * 5 // 4)]
+        return replace(self._empty, steps=tuple(steps))
 
-    def _group(self, groups: Groups) -> Step:
+    def _step(self, groups: Groups, *, in_thread: bool = False) -> programs.Step:
+        draw, group, later = self.draw, self.draw.choice(list(groups)), self.draw.random() < 0.3
+        ways: dict[Callable[[], programs.Step], int] = {
+            lambda: self._call(group, groups): 12,
+            lambda: programs.Barrier(group, self._algorithm("barrier", "-", "int64", groups[group]), later): 1,
+            lambda: programs.Objects(draw.choice(OBJECT_FORMS), group, draw.randrange(5), draw.randrange(9999)): 1,
+            lambda: self._messages(group, groups): 3,
+            lambda: programs.Wait(draw.randrange(100)): 1,
+            lambda: programs.Late(draw.randrange(self._hosts.ranks), round(draw.random() * 3e-3, 4)): 1,
+            lambda: self._coalesced(group): 2 * self._native,
+            lambda: self._wrong(self._call("world", groups)): int(self._native),
+            lambda: self._group(groups): int(not in_thread),
+            lambda: programs.Threads(tuple(self._branch() for _ in range(draw.choice((2, 2, 3))))): int(not in_thread),
+        }
+        return draw.choices([*ways], [*ways.values()])[0]()
+
+    def _branch(self) -> tuple[programs.Step, ...]:
+        return tuple(self._step(self._world, in_thread=True) for _ in range(self.draw.randint(1, 4)))
+
+    def _group(self, groups: Groups) -> programs.Step:
         draw, size, name = self.draw, self._hosts.ranks, f"group_{len(groups)}"
-        if self._api == "unisono" and draw.random() < 0.4:
+        if self._native and draw.random() < 0.4:
             colors = tuple(draw.randrange(-1, 3) for _ in range(size))
             keys = tuple(draw.randrange(3) for _ in range(size))
-            parts = (sorted((r for r in range(size) if colors[r] == c), key=lambda r: keys[r]) for c in range(3))
-            groups[name] = tuple(tuple(part) for part in parts if part) or ((),)
-            if groups[name] == ((),):
-                del groups[name]
-            return Split(name, colors, keys)
-        parent = draw.choice(list(groups)) if self._api == "unisono" else "world"
+            of_color = (sorted((r for r in range(size) if colors[r] == c), key=lambda r: keys[r]) for c in range(3))
+            if made := tuple(tuple(part) for part in of_color if part):
+                groups[name] = made
+            return programs.Split(name, colors, keys)
+        parent = draw.choice(list(groups)) if self._native else "world"
         ranks = tuple(sorted(draw.sample(range(size), draw.randint(1, size))))
-        groups[name] = tuple(
-            tuple(part[k] for k in sorted({rank % len(part) for rank in ranks})) for part in groups[parent]
-        )
-        return MakeGroup(name, ranks, parent)
+        parts = groups[parent]
+        groups[name] = tuple(tuple(part[k] for k in sorted({rank % len(part) for rank in ranks})) for part in parts)
+        return programs.MakeGroup(name, ranks, parent)
 
-    def _call(self, name: str, groups: Groups) -> Call:
-        draw = self.draw
-        forms = [form for form in FORMS if self._api == "unisono" or form not in ("scan", "exscan")]
-        form = draw.choice(forms)
+    def _call(self, name: str, groups: Groups) -> programs.Call:
+        draw, native, spans = self.draw, self._native, self._hosts.spans
+        form = draw.choice([form for form in FORMS if native or form not in ("scan", "exscan")])
         dtype = draw.choice(DTYPES if form in REDUCING or draw.random() < 0.8 else MOVED)
-        op = draw.choice([op for op in matrix.ops_to_draw(form, dtype) if self._knows(op, dtype)])
-        known = [b for b in FORMS[form] if self._api == "unisono" or b == "even" or form == "all_to_all"]
-        blocks = draw.choice([b for b in known if self._api == "unisono" or b != "unknown"])
-        layouts = [
-            layout
-            for layout in matrix.layouts(form, dtype, blocks)
-            if self._api == "unisono" or layout in TORCH_LAYOUTS
-        ]
-        layout = draw.choice(["contiguous", draw.choice(layouts)])
-        algorithm = None
-        if self._api == "unisono":
-            algorithm = self._algorithm(form.removesuffix("_single"), op, dtype, groups[name])
-            if self._hosts.spans and blocks != "even" and form.startswith("all_to_all") and algorithm in MOVE_BLOCKS:
-                algorithm = None
-        exact = algorithm is not None or self._hosts.spans or draw.random() < 0.3
+        op = draw.choice([op for op in matrix.ops(form, dtype) if self._knows(op, dtype)])
+        blocks = draw.choice([b for b in FORMS[form] if native or b == "even" or form == "all_to_all"])
+        known = [one for one in matrix.layouts(form, dtype, blocks) if native or one in TORCH_LAYOUTS]
+        layout = draw.choice(["contiguous", draw.choice(known)])
+        algorithm = self._algorithm(form.removesuffix("_single"), op, dtype, groups[name])
+        if spans and blocks != "even" and form.startswith("all_to_all") and algorithm in MOVE_BLOCKS:
+            algorithm = None
+        exact = algorithm is not None or spans or draw.random() < 0.3
         alias = form in ALIASED and layout in ("contiguous", "offset") and blocks != "unknown" and draw.random() < 0.3
         shared = matrix.can_be_shared(form, layout) and draw.random() < 0.5
-        case = Case(
-            form, dtype, op, self._count(form, dtype, op, layout), layout, blocks, shared, draw.random() < 0.4,
-            draw.randrange(5), draw.randrange(1000), exact, alias,
-        )  # fmt: skip
-        return Call(case, name, algorithm)
+        n, later = self._count(form, dtype, op, layout), draw.random() < 0.4
+        root, seed = draw.randrange(5), draw.randrange(1000)
+        case = Case(form, dtype, op, n, layout, blocks, shared, later, root, seed, exact, alias)
+        return programs.Call(case, name, algorithm)
 
-    def _wrong(self, call: Call) -> Wrong:
+    def _wrong(self, call: programs.Call) -> programs.Call:
         """Some ranks refuse it, and on more than one rank another one may make a barrier."""
         draw, size = self.draw, self._hosts.ranks
         some = draw.sample(range(size), draw.choice((1, 1, size)))
         mistakes = [draw.choice(("algorithm", "argument")) for _ in some]
         if size > 1 and draw.random() < 0.3:
             mistakes[0] = "barrier"
-        return Wrong(call, tuple(zip(some, mistakes, strict=True)))
+        return replace(call, mistakes=tuple(zip(some, mistakes, strict=True)))
 
-    def mistakes(self, count: int, longest_s: float) -> Program:
+    def mistakes(self, count: int, longest_s: float) -> programs.Program:
         """Calls of one shape: a rank that is one call ahead or behind would get wrong values, and no error.
 
         In every 16th a rank is late by so much that others, which refuse the calls after it, are several ahead.
         """
-        draw, ranks, steps = self.draw, range(self._hosts.ranks), list[Step]()
-        steps.append(MakeGroup("other", tuple(ranks)))
-        late = 0
+        draw, ranks, late = self.draw, range(self._hosts.ranks), 0
+        steps: list[programs.Step] = [programs.MakeGroup("other", tuple(ranks))]
         for k in range(count):
             form = draw.choice(("all_reduce", "broadcast", "all_gather", "all_to_all_single"))
             op = "sum" if form in REDUCING else "-"
             case = Case(form, "float32", op, 4, async_op=draw.random() < 0.3, root=1, seed=k, exact=True)
-            call = Call(case, "other" if k % 16 < 12 and draw.random() < 0.5 else "world")
-            if k % 16 == 3:
-                late = draw.choice(ranks)
-            steps.append(Late(late, longest_s) if k % 16 == 3 else Late(draw.choice(ranks), draw.random() * 0.02))
+            call = programs.Call(case, "other" if k % 16 < 12 and draw.random() < 0.5 else "world")
+            pause = programs.Late(draw.choice(ranks), longest_s if k % 16 == 3 else draw.random() * 0.02)
+            late = pause.rank if k % 16 == 3 else late
+            steps.append(pause)
             if 3 <= k % 16 < 8 and draw.random() < 0.8:
-                steps.append(Wrong(call, tuple((rank, "argument") for rank in ranks if rank != late)))
+                steps.append(replace(call, mistakes=tuple((rank, "argument") for rank in ranks if rank != late)))
             else:
                 steps.append(self._wrong(call) if draw.random() < 0.5 else call)
         return replace(self._empty, steps=tuple(steps))
 
     def _knows(self, op: str, dtype: str) -> bool:
-        """Has the API this op?"""
-        whole = not getattr(torch, dtype).is_complex or op in ("-", "sum", "avg")
-        return self._api == "unisono" or (op != "numbers" and whole)
+        """Has the API this op? Custom ops are drawn of two dtypes only, because Numba compiles one for each dtype."""
+        if op == "numbers":
+            return self._native and dtype in ("int64", "bfloat16")
+        return self._native or not getattr(torch, dtype).is_complex or op in ("-", "sum", "avg")
 
     def _count(self, form: str, dtype: str, op: str, layout: str) -> int:
-        """How many elements a block has."""
         draw, size = self.draw, self._hosts.ranks
         if layout in ("scalar", "empty"):
             return int(layout == "scalar")
@@ -219,7 +182,7 @@ class Session:
         kind = getattr(torch, dtype)
         whole = op == "avg" and not (kind.is_floating_point or kind.is_complex)
         in_order = self._hosts.spans and collective in ("scan", "exscan")
-        if self._api != "unisono" or op == "numbers" or whole or in_order or self.draw.random() < 0.5:
+        if not self._native or op == "numbers" or whole or in_order or self.draw.random() < 0.5:
             return None
         names = [a for a in CATALOGUE.values() if a.collective == collective]
         known = [a.name for a in names if all(a.allows(len(part)) for part in parts)]
@@ -227,32 +190,30 @@ class Session:
             known += [core for core in CORES.get(collective, ()) if core not in known]
         return self.draw.choice(known)
 
-    def _coalesced(self, group: str) -> Coalesced:
+    def _coalesced(self, group: str) -> programs.Coalesced:
         draw = self.draw
         form = draw.choice(TENSORS)
-        of_floats = ("float16", "bfloat16", "float32", "float64")
-        op = draw.choice(("sum", "min", "max", "avg", "product")) if form in REDUCING_MANY[:2] else "sum"
-        known = of_floats if form in TENSORS[5:] else [d for d in DTYPES if (d, op) in PAIR_OF]
+        op = draw.choice(("sum", "min", "max", "avg", "product")) if form in (TENSORS[0], TENSORS[3]) else "sum"
+        known = [d for d in DTYPES if (d, op) in PAIR_OF]
+        if form in TENSORS[5:]:
+            known = ["float16", "bfloat16", "float32", "float64"]
         parts = tuple((draw.choice(known), draw.choice(COUNTS[:9])) for _ in range(draw.randint(1, 5)))
         later = form.endswith("_coalesced") and draw.random() < 0.4
         strided = draw.random() < 0.3
-        return Coalesced(form, parts, op, group, later, strided, draw.randrange(5), draw.randrange(1000))
+        return programs.Coalesced(form, parts, op, group, later, strided, draw.randrange(5), draw.randrange(1000))
 
-    def _messages(self, group: str, groups: Groups) -> Step:
-        draw = self.draw
+    def _messages(self, group: str, groups: Groups) -> programs.Step:
+        draw, native = self.draw, self._native
         least, most = min(map(len, groups[group])), max(map(len, groups[group]))
-        ways = list(WAYS) if self._api == "unisono" else list(TORCH_WAYS)
-        if least == 1:  # torch sends to nobody itself
-            if self._api != "unisono":
-                return Wait()
-            ways = ["ring", "sendrecv", "batch"]
-        way = draw.choice(ways)
+        if least == 1 and not native:  # torch sends to nobody itself
+            return programs.Wait()
+        way = draw.choice(["ring", "sendrecv", "batch"] if least == 1 else list(WAYS) if native else TORCH_WAYS)
         self._tag += 1
-        shift = draw.randrange(most) if self._api == "unisono" or way != "ring" else draw.randrange(1, least)
+        shift = draw.randrange(most) if native or way != "ring" else draw.randrange(1, least)
         tag = draw.randrange(2) if way == "ring" else self._tag
         dtype = draw.choice((*DTYPES, *MOVED))
         layouts = [layout for layout in matrix.layouts("gather", dtype, "even") if layout not in ("scalar", "empty")]
-        layout = draw.choice(["contiguous", *(layouts if self._api == "unisono" else ())])
+        layout = draw.choice(["contiguous", *(layouts if native else ())])
         count = draw.choice(COUNTS if draw.random() < 0.95 else LONG[:1])
         shared, seed = layout != "mixed" and draw.random() < 0.4, draw.randrange(1000)
-        return Messages(way, dtype, count, tag, shift, group, layout, shared, seed)
+        return programs.Messages(way, dtype, count, tag, shift, group, layout, shared, seed)

@@ -7,30 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock, patch
 
 import torch
 
 import unisono
-from tests.fuzz.fault_scene import (
-    BRIEF,
-    COLLECTIVES,
-    DEADLY,
-    HARMLESS,
-    LATE_S,
-    OF_HOSTS,
-    STEPS,
-    STOPPING,
-    TOLD,
-    Call,
-    Fault,
-    Scene,
-)
+from tests.fuzz import fault_scene as scenes
+from tests.fuzz.fault_scene import Call, Fault, Scene
 from tests.support.fake_hosts import send_with_spare, sentinel_of
 from tests.support.waiting import once, once_waiting, until
 from unisono.engine.memory.arena import Arena
@@ -42,16 +30,8 @@ from unisono.ranks.group import survivors
 from unisono.ranks.rendezvous.meeting import Meeting
 from unisono.tools.testing import chaos
 
-_AT_ROW: dict[str, Any] = {
-    "kill": "kill",
-    "os_exit": "exit",
-    "pause": "stop",
-    "hold": "hold",
-    "delay": "delay",
-    "error": "delay",
-}
-"""What can happen at a row -> the name that `chaos` has for it."""
-
+_AT_ROW: dict[str, Any] = {"os_exit": "exit", "pause": "stop", "error": "delay"}
+"""What can happen at a row -> the name that `chaos` has for it, if it has another one."""
 
 _ENDS: dict[str, Callable[[], object]] = {
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -64,7 +44,6 @@ _ENDS: dict[str, Callable[[], object]] = {
     "exec": lambda: os.execvp("sleep", ["sleep", "1000"]),  # noqa: S606  that is the point
     "exit": lambda: sys.exit(3),
 }
-
 
 _MEETING: dict[str, tuple[Any, str]] = {
     "come": (Meeting, "_come"),
@@ -87,14 +66,21 @@ class End(BaseException):
     """Ends the rank's function well, before its program has ended."""
 
 
+_RAISED: dict[str, BaseException] = {
+    "raise": RuntimeError("drawn by lot"),
+    "return": End(),
+    "no memory": unisono.OutOfMemory("drawn by lot"),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
 class Moments:
-    """The faults of one rank. left: those that have not happened. late_s: for how long it was late at a row."""
+    """The faults of one rank. left: those that have not happened."""
 
     def __init__(self, scene: Scene, folder: Path, rank: int) -> None:
         self._scene, self._folder, self._me = scene, folder, rank
         self.left = [fault for fault in scene.faults if fault.rank == rank]
         self._over, self._lock = False, threading.Lock()
-        self.late_s: float | None = None
 
     def end(self) -> None:
         """Nothing happens from now on: the rank closes its group."""
@@ -102,7 +88,6 @@ class Moments:
             self._over = True
 
     def of_call(self, number: int) -> list[Fault]:
-        """The faults in or beside a call."""
         return [fault for fault in self.left if fault.call == number and not (fault.in_recovery or fault.in_meeting)]
 
     def flag(self, words: str) -> Path:
@@ -110,16 +95,13 @@ class Moments:
         return self._folder / f"{words} {self._me}"
 
     def until(self, words: str, ranks: int) -> None:
-        """Wait until as many ranks have made the file of these words."""
         until(lambda: len(list(self._folder.glob(f"{words} *"))) >= ranks)
 
     def await_peer(self, fault: Fault) -> None:
         """Let the wait of another rank last until something has happened to it there."""
-        words = "felt" if fault.how in TOLD else f"fault {self._scene.faults.index(fault)}"
-        self.until(words, 1)
+        self.until("felt" if fault.how in scenes.TOLD else f"fault {self._scene.faults.index(fault)}", 1)
 
     def felt(self) -> None:
-        """The rank has given up its group."""
         self.flag("felt").touch()
 
     def _abort(self, group: unisono.Group) -> None:
@@ -130,33 +112,31 @@ class Moments:
     def suffer(self, fault: Fault, call: Call, group: unisono.Group) -> Iterator[None]:
         """Let the fault happen around what is within the block."""
         moment, _, when = fault.moment.partition(" ")
-        if moment == "row" and call.name in COLLECTIVES:
-            with self._at_row(fault, call, group, int(when)):
-                yield
-            return
-        if moment == "awaited":
-            self.until(f"waits {fault.call}", group.size - 1)
-        if moment in ("before", "awaited"):
-            self._happen(fault, group)
-        elif moment == "waiting":
-            signal.signal(signal.SIGUSR1, lambda *_: self._abort(group))
-            once_waiting(partial(self._happen_later, fault, group))
-        elif moment == "entered":
-            entered = partial(group.engine.entered, group.rank)
-            before = entered()
-            once(lambda: entered() > before, partial(self._happen_later, fault, group))
-        elif moment in ("within", "shrink"):
-            threading.Thread(target=self._happen_later, args=(fault, group, float(when)), daemon=True).start()
-        if moment in STEPS:
-            places: dict[str, tuple[Any, str]] = {
-                "lend": (group.engine.lender, "lend"),
-                "borrow": (group.engine.lender, "borrow"),
-                "tell": (Board, "set_proposal"),
-                "join": (survivors, "_go_on"),
-            }
-            with self._at_step(fault, group, *places[moment], times=int(when or 0)):
-                yield
-        else:
+        around: AbstractContextManager[None] = nullcontext()
+        match moment:
+            case "row" if call.name in scenes.COLLECTIVES:
+                around = self._at_row(fault, call, group, int(when))
+            case "awaited":
+                self.until(f"waits {fault.call}", group.size - 1)
+                self._happen(fault, group)
+            case "before":
+                self._happen(fault, group)
+            case "waiting":
+                signal.signal(signal.SIGUSR1, lambda *_: self._abort(group))
+                once_waiting(partial(self._happen_later, fault, group))
+            case "entered":
+                entered = partial(group.engine.entered, group.rank)
+                before = entered()
+                once(lambda: entered() > before, partial(self._happen_later, fault, group))
+            case "within" | "shrink":
+                threading.Thread(target=self._happen_later, args=(fault, group, float(when)), daemon=True).start()
+            case "lend" | "borrow":
+                around = self._at_step(fault, group, group.engine.lender, moment)
+            case "tell":
+                around = self._at_step(fault, group, Board, "set_proposal", times=int(when))
+            case "join":
+                around = self._at_step(fault, group, survivors, "_go_on")
+        with around:
             yield
         if moment == "after":
             self._happen(fault, group)
@@ -180,14 +160,14 @@ class Moments:
         try:
             with (
                 patch.object(module, "time", fails if fault.how == "error" else time),
-                chaos(at=at, group=group, duration_s=LATE_S, **{_AT_ROW[fault.how]: group.rank}),
+                chaos(at=at, group=group, duration_s=scenes.LATE_S, **{_AT_ROW.get(fault.how, fault.how): group.rank}),
             ):
                 yield
         except unisono.ArgumentError:  # the program of this call has fewer rows
             os.kill(os.getpid(), signal.SIGKILL)
-        if fault.how in DEADLY:
+        if fault.how in scenes.DEADLY:
             self._happen(fault, group)  # the call was over without it
-        self.late_s = time.monotonic() - began
+        assert time.monotonic() - began >= scenes.LATE_S, fault
 
     def _happen_later(self, fault: Fault, group: unisono.Group, delay_s: float = 0.0) -> None:
         time.sleep(delay_s)
@@ -216,57 +196,42 @@ class Moments:
 
     def _mark(self, fault: Fault, group: unisono.Group) -> int:
         """Tell the parent that it happens; the process to which it happens."""
-        pid = os.getpid()
-        if fault.how in HARMLESS:
-            span: Any = group.world.span
-            pid = sentinel_of(span.far)
+        span: Any = group.world.span
+        pid = sentinel_of(span.far) if fault.how in scenes.HARMLESS else os.getpid()
         (self._folder / f"fault {self._scene.faults.index(fault)} {pid}").write_text(f"{time.monotonic()}")
         return pid
 
     def _happen(self, fault: Fault, group: unisono.Group) -> None:
         if fault in self.left:
             self.left.remove(fault)
-        pid = self._mark(fault, group)
-        match fault.how:
-            case "end sentinels" | "lose sentinel":
-                if fault.how == "lose sentinel":
-                    patch.object(far, "start_again", side_effect=OSError).start()
-                span: Any = group.world.span
-                send_with_spare(span.far, signal.SIGKILL)
-                if fault.how == "lose sentinel":
-                    time.sleep(2 * group.engine.config.host_silence_s)  # until the other hosts know
-            case "kill" | "end sentinel":
-                os.kill(pid, signal.SIGKILL)
-            case how if how in STOPPING:
-                os.kill(pid, signal.SIGSTOP)
-            case how if how in (*OF_HOSTS, *BRIEF):
-                until((self._folder / f"begun {self._scene.faults.index(fault)}").exists)
-            case how if how in _ENDS:
-                _ENDS[how]()
-                threading.Event().wait()  # until it has ended
-            case "raise":
-                raise RuntimeError("drawn by lot")
-            case "return":
-                raise End
-            case "no memory":
-                raise unisono.OutOfMemory("drawn by lot")
-            case "interrupt":
-                raise KeyboardInterrupt
-            case "time out":
-                raise unisono.WaitTimeout("init()", 1.0, (self._scene.next_to(fault),), self._me)
-            case "Ctrl-C":
-                os.kill(pid, signal.SIGINT)
-            case "abort":
-                self._abort(group)
-            case "abort by a handler":
-                os.kill(pid, signal.SIGUSR1)
-            case "dismissed":
-                pass  # the others leave it out
-            case "detour":
-                unisono.barrier(group.world)
-            case "late":
-                self.until(f"timed out {fault.call}", group.size - 1)
-            case "mismatch":
-                unisono.all_reduce(torch.ones(3, dtype=torch.int32), "max", group)
-            case "refuse":
-                unisono.all_reduce(torch.ones(3), "no op", group)
+        pid, span = self._mark(fault, group), cast(Any, group.world.span)
+        begun = self._folder / f"begun {self._scene.faults.index(fault)}"
+        if fault.how in _ENDS:
+            _ENDS[fault.how]()
+            threading.Event().wait()  # until it has ended
+        if fault.how in _RAISED:
+            raise _RAISED[fault.how]
+        if fault.how == "time out":
+            raise unisono.WaitTimeout("init()", 1.0, (self._scene.next_to(fault),), self._me)
+        kinds: dict[str, Callable[[], object]] = {
+            **dict.fromkeys(("kill", "end sentinel"), lambda: os.kill(pid, signal.SIGKILL)),
+            **dict.fromkeys(scenes.STOPPING, lambda: os.kill(pid, signal.SIGSTOP)),
+            **dict.fromkeys((*scenes.OF_HOSTS, *scenes.BRIEF), lambda: until(begun.exists)),
+            "end sentinels": lambda: send_with_spare(span.far, signal.SIGKILL),
+            "lose sentinel": lambda: self._lose(span, group.engine.config.host_silence_s),
+            "Ctrl-C": lambda: os.kill(pid, signal.SIGINT),
+            "abort": lambda: self._abort(group),
+            "abort by a handler": lambda: os.kill(pid, signal.SIGUSR1),
+            "dismissed": lambda: None,  # the others leave it out
+            "detour": lambda: unisono.barrier(group.world),
+            "late": lambda: self.until(f"timed out {fault.call}", group.size - 1),
+            "mismatch": lambda: unisono.all_reduce(torch.ones(3, dtype=torch.int32), "max", group),
+            "refuse": lambda: unisono.all_reduce(torch.ones(3), "no op", group),
+        }
+        kinds[fault.how]()
+
+    @staticmethod
+    def _lose(span: Any, silence_s: float) -> None:
+        patch.object(far, "start_again", side_effect=OSError).start()
+        send_with_spare(span.far, signal.SIGKILL)
+        time.sleep(2 * silence_s)  # until the other hosts know

@@ -61,7 +61,6 @@ class _Rank:
         self._failed: set[tuple[int, ...]] = set()  # of these, since the last recovery
 
     def tell(self, what: str, **facts: Any) -> None:
-        """Note an event."""
         self._said.append({"what": what, "at": time.monotonic(), **facts})
 
     def end(self) -> None:
@@ -129,7 +128,6 @@ class _Rank:
                 return
 
     def _call(self, number: int) -> None:
-        """Make one call, and look at what comes out."""
         call = self._scene.calls[number]
         group = self._subgroups.get(call.members) if call.members else unisono.init()
         if group is None:
@@ -150,9 +148,6 @@ class _Rank:
                         self._leave_alone(fault, group)
                 if wrong := start(step, Native(), group)():
                     self.tell("wrong value", call=number, members=group.world_ranks, text=wrong)
-            if self._moments.late_s is not None:
-                self.tell("late", by=self._moments.late_s)
-                self._moments.late_s = None
         except unisono.UnisonoError as error:
             keeps = self._scene.keep_inputs or self._scene.late or call.name not in IN_PLACE
             if keeps and CHANGED in getattr(error, "__notes__", ()):
@@ -191,16 +186,10 @@ class _Rank:
 
     def _heard(self, error: unisono.UnisonoError, step: int) -> None:
         """Note an error, its ranks as ranks of the world."""
-        world_ranks = tuple(getattr(error, "world_ranks", ())) or range(self._scene.ranks)
-
-        def of_world(name: str) -> list[int]:
-            return [world_ranks[rank] for rank in getattr(error, name, ())]
-
-        self.tell(
-            "error", kind=type(error).__name__, step=step, failed=of_world("failed"), missing=of_world("missing"),
-            odd=of_world("odd"), text=str(error)[:1500], pid=getattr(error, "pid", 0),
-            culprit=world_ranks[getattr(error, "rank", 0)],
-        )  # fmt: skip
+        of_world = tuple(getattr(error, "world_ranks", ())) or range(self._scene.ranks)
+        named = {what: [of_world[rank] for rank in getattr(error, what, ())] for what in ("failed", "missing", "odd")}
+        kind, culprit, pid = type(error).__name__, of_world[getattr(error, "rank", 0)], getattr(error, "pid", 0)
+        self.tell("error", kind=kind, step=step, culprit=culprit, pid=pid, text=str(error)[:1500], **named)
         self._wait_for_others(*(words for words in ("KeyboardInterrupt", "is too full") if words in str(error)))
 
     def _wait_for_others(self, *words: str) -> None:
@@ -261,9 +250,9 @@ class _Rank:
 
     @staticmethod
     def _missing(error: BaseException, group: unisono.Group) -> set[int]:
-        """The ranks of a group that a time-out names."""
         if not isinstance(error, unisono.WaitTimeout):
             return set()
-        world_ranks = error.world_ranks or group.world.world_ranks
-        named = {world_ranks[rank] for rank in error.missing}
-        return {rank for rank, there in enumerate(group.world_ranks) if there in named}
+        of_world = error.world_ranks or group.world.world_ranks
+        return {
+            rank for rank, there in enumerate(group.world_ranks) if there in {of_world[one] for one in error.missing}
+        }

@@ -1,9 +1,10 @@
 """A scene of the fault fuzzer as data: a world, a short program, and what happens to its ranks. It prints as Python."""
 
 import random
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tests.fuzz import programs
+from tests.fuzz import messages, programs
 from tests.fuzz.programs import Barrier, Coalesced, MakeGroup, Messages, Objects, Step
 from tests.support.matrix import FORMS, REDUCING, Case
 from unisono.schedule import Hosts
@@ -11,10 +12,7 @@ from unisono.schedule import Hosts
 COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "scan", "all_gather", "reduce_scatter", "all_to_all", "gather", "barrier",
 )  # fmt: skip
-OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
-MANY = ("all_reduce_coalesced", "broadcast_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced")
-MESSAGES = ("pair", "new", "ring", "batch", "sendrecv", "any", "objects", "chain")
-"""Who sends how to whom: see `tests.fuzz.messages.WAYS`."""
+OBJECTS, MANY, MESSAGES = messages.FORMS, messages.TENSORS[:4], tuple(messages.WAYS)
 ENDS = {
     "kill": "was killed by signal 9 (SIGKILL)",
     "stop and kill": "was killed by signal 9 (SIGKILL)",
@@ -77,44 +75,42 @@ They are mended when all ranks that go on have ended.
 _COUNTS = (1, 5, 1000, 70_000, 200_000)
 
 
-class Call(NamedTuple):
-    """One operation. members: ranks of the world; (): all. shared: its tensors lie in shared memory.
-
-    algorithm: None: the one that the call chooses.
-    """
+@dataclass(frozen=True)
+class Call:
+    """One operation. members: ranks of the world; (): all. shared: its tensors lie in shared memory."""
 
     name: str
-    count: int = 5  # type: ignore[assignment]  # a tuple's method has this name
+    count: int = 5
     members: tuple[int, ...] = ()
     shared: bool = False
     background: bool = False
     algorithm: str | None = None
 
     def step(self, number: int) -> Step:
-        """As a step of a program. number: of the call, for its values and root."""
+        how: Any = {"root": number, "seed": number}
+        later: Any = {"async_op": self.background}
         if self.name == "barrier":
-            return Barrier(async_op=self.background, algorithm=self.algorithm)
+            return Barrier(algorithm=self.algorithm, **later)
         if self.name == "new_group":
             return MakeGroup("made", self.members or (0,))
-        how: Any = {"shared": self.shared, "seed": number}
         if self.name in MESSAGES:
-            return Messages(self.name, "int64", self.count, 0, **how)
+            return Messages(self.name, "int64", self.count, 0, shared=self.shared, seed=number)
         if self.name in OBJECTS:
-            return Objects(self.name, root=number, seed=number)
+            return Objects(self.name, **how)
         if self.name in MANY:
-            parts = ("int64", self.count), ("float32", 3)
-            return Coalesced(self.name, parts, async_op=self.background, root=number, seed=number)
+            return Coalesced(self.name, (("int64", self.count), ("float32", 3)), **later, **how)
         form = f"{self.name}_single" if f"{self.name}_single" in FORMS else self.name
         op = "sum" if form in REDUCING else "-"
-        case = Case(form, "int64", op, self.count, async_op=self.background, root=number, **how)
+        case = Case(form, "int64", op, self.count, shared=self.shared, **later, **how)
         return programs.Call(case, algorithm=self.algorithm)
 
 
-class Fault(NamedTuple):
+@dataclass(frozen=True)
+class Fault:
     """What happens to a rank of the world, in or beside the call of this number.
 
     how: one of the words above. `detour`: a barrier of the world. `dismissed`: it waits, and the others leave it out.
-    `late`: it comes when the others' time is up.
+    `late`: it comes when the others' time is up. `mismatch`, `refuse`: it makes another call, or a wrong one.
 
     moment: `before` or `after` the call, before it and `awaited` by all other ranks, at `row 3` of its program, or
     `within 0.002` seconds of its begin; or as soon as it has `entered` the call, or is `waiting` in Python for the
@@ -130,16 +126,15 @@ class Fault(NamedTuple):
 
     @property
     def in_recovery(self) -> bool:
-        """Does it happen while the rank recovers from another rank's failure?"""
         return self.moment.partition(" ")[0] in ("shrink", *STEPS)
 
     @property
     def in_meeting(self) -> bool:
-        """Does it happen while the ranks meet?"""
         return self.moment.startswith(("before ", "after "))
 
 
-class Scene(NamedTuple):
+@dataclass(frozen=True)
+class Scene:
     """hosts: `4`: four ranks on one host; `2x2`: four on two.
 
     hasty: a rank that recovers waits for a moment only, and leaves out whoever is late.
@@ -154,34 +149,33 @@ class Scene(NamedTuple):
     launched: bool = False
 
     @property
+    def shape(self) -> Hosts:
+        return Hosts.parse(self.hosts)
+
+    @property
     def ranks(self) -> int:
-        """How many ranks the world has."""
-        return int(self.hosts) if self.hosts.isdigit() else Hosts.parse(self.hosts).ranks
+        return self.shape.ranks
 
     @property
     def dead(self) -> set[int]:
-        """The ranks that do not come back."""
         return {fault.rank for fault in self.faults if fault.how in DEADLY}
-
-    @property
-    def cut_off(self) -> set[int]:
-        """The ranks of hosts that the others lose; all, where neither most hosts are left nor half with the first."""
-        if not self.lost:
-            return set()
-        hosts = Hosts.parse(self.hosts).members
-        left = [host for host in hosts if not self.lost & {*host}]
-        goes_on = 2 * len(left) + (hosts[0] in left) > len(hosts)
-        return self.lost if goes_on else {*range(self.ranks)}
 
     @property
     def lost(self) -> set[int]:
         """The ranks of hosts that are cut off, or stopped, or lose their sentinel."""
         hit = [fault.rank for fault in self.faults if fault.how in (*OF_SENTINELS, *OF_HOSTS)]
-        return {rank for one in hit for rank in Hosts.parse(self.hosts).beside(one)}
+        return {rank for one in hit for rank in self.shape.beside(one)}
+
+    @property
+    def cut_off(self) -> set[int]:
+        """The ranks of hosts that the others lose; all, where neither most hosts are left nor half with the first."""
+        hosts = self.shape.members
+        left = [host for host in hosts if not self.lost & {*host}]
+        goes_on = 2 * len(left) + (hosts[0] in left) > len(hosts)
+        return self.lost if goes_on else {*range(self.ranks)}
 
     @property
     def meets(self) -> bool:
-        """Does something happen while the ranks meet?"""
         return any(fault.in_meeting for fault in self.faults)
 
     def next_to(self, fault: Fault) -> int:
@@ -190,7 +184,6 @@ class Scene(NamedTuple):
 
     @property
     def times_out(self) -> bool:
-        """Do ranks wait until their time is up?"""
         return any(fault.how == "freeze" or fault.moment == "before come" for fault in self.faults)
 
     @property
@@ -215,40 +208,31 @@ def draw_hasty(rng: random.Random, hosts: str) -> Scene:
     return Scene(hosts, (Call("barrier"), Call("all_reduce")), (Fault(3, "abort", 0, "after"), *faults), hasty=True)
 
 
-def draw_waiting(rng: random.Random) -> Scene:
-    """A scene in which something happens to a rank that waits or is awaited."""
-    hosts = rng.choice(["2", "3", "2x1", "2x2"])
-    call = Call(rng.choice(COLLECTIVES), rng.choice(_COUNTS), shared=rng.random() < 0.3, background=rng.random() < 0.3)
-    moment = rng.choice(["awaited", "waiting"])
-    hows = ["abort", "kill", "SIGTERM", *(["abort by a handler", "Ctrl-C"] if moment == "waiting" else [])]
-    fault = Fault(rng.randrange(Hosts.parse(hosts).ranks), rng.choice(hows), 1, moment)
-    return Scene(hosts, (call, call), (fault,), rng.random() < 0.3)
-
-
 def draw(rng: random.Random) -> Scene:
     """A scene in which something happens to one rank or two, or to all but one that are hasty."""
     if rng.random() < 0.1:
         return draw_hasty(rng, rng.choice(["4", "2x2"]))
-    if rng.random() < 0.15:
-        return draw_waiting(rng)
     hosts = rng.choice(["2", "3", "4", "4", "6", "2x1", "3x1", "2x2", "2x2", "3+1", "2x3"])
-    scene = Scene(hosts, ())
-    calls = tuple(_draw_call(rng, scene.ranks) for _ in range(rng.randint(1, 6)))
-    scene = Scene(hosts, calls, (), rng.random() < 0.3)
+    ranks, spans = range(Hosts.parse(hosts).ranks), Hosts.parse(hosts).spans
+    calls = tuple(_draw_call(rng, len(ranks)) for _ in range(rng.randint(1, 6)))
+    scene = Scene(hosts, calls, keep_inputs=rng.random() < 0.3)
+    if rng.random() < 0.15:  # to a rank that waits or is awaited
+        moment, call = rng.choice(["awaited", "waiting"]), replace(calls[0], name=rng.choice(COLLECTIVES), members=())
+        hows = ["abort", "kill", "SIGTERM", *(["abort by a handler", "Ctrl-C"] if moment == "waiting" else [])]
+        return replace(scene, calls=(call, call), faults=(Fault(rng.choice(ranks), rng.choice(hows), 1, moment),))
     if rng.random() < 0.25:
-        return scene._replace(faults=(_lively(rng, scene),))
-    victims = rng.sample(range(scene.ranks), min(rng.choice([1, 1, 1, 2]), scene.ranks - 1))
-    faults = [_deadly(rng, scene, rank) for rank in victims]
-    if not hosts.isdigit() and rng.random() < 0.4:
-        number, rank = rng.randrange(len(calls)), rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
-        faults.append(Fault(rank, rng.choice(HARMLESS), number, _moment(rng, calls[number], "")))
-    if rng.random() < 0.25 and scene.ranks - len(victims) > 1:
-        other = rng.choice(sorted(set(range(scene.ranks)) - set(victims)))
+        return replace(scene, faults=(_lively(rng, scene),))
+    victims = rng.sample(ranks, min(rng.choice([1, 1, 1, 2]), len(ranks) - 1))
+    others = [rank for rank in ranks if rank not in victims]
+    faults = [_fault(rng, calls, rank, ["kill", "kill", *DEADLY]) for rank in victims]
+    if spans and rng.random() < 0.4:
+        faults.append(_fault(rng, calls, rng.choice(others), HARMLESS))
+    if rng.random() < 0.25 and len(others) > 1:
         how = rng.choice(["kill", "pause", "stop and kill", "freeze", "freeze"])
         delay = f"shrink {rng.choice([0.0, rng.random() * 0.01]):.4f}"
         moment = rng.choice(["lend", "borrow", "join", f"tell {rng.randrange(5)}", delay, delay, delay])
-        faults.append(Fault(other, how, 0, moment))
-    return scene._replace(faults=tuple(faults))
+        faults.append(Fault(rng.choice(others), how, 0, moment))
+    return replace(scene, faults=tuple(faults))
 
 
 def _draw_call(rng: random.Random, ranks: int) -> Call:
@@ -260,30 +244,22 @@ def _draw_call(rng: random.Random, ranks: int) -> Call:
     return Call(name, rng.choice(_COUNTS), members, rng.random() < 0.3, background)
 
 
-def _moment(rng: random.Random, call: Call, how: str) -> str:
-    moments = ["before", "after", f"within {rng.random() * rng.choice([0.001, 0.01]):.4f}"]
-    if call.name in COLLECTIVES and how in ("kill", "os_exit"):
+def _fault(rng: random.Random, calls: tuple[Call, ...], rank: int, hows: tuple[str, ...] | list[str]) -> Fault:
+    number, how = rng.randrange(len(calls)), rng.choice(hows)
+    moments = ["before", "after"]
+    if how not in IN_ITS_THREAD:
+        moments += [f"within {rng.random() * rng.choice([0.001, 0.01]):.4f}"]
+    if calls[number].name in COLLECTIVES and how in ("kill", "os_exit"):
         moments += [f"row {rng.randrange(8)}"] * 2
-    return rng.choice(moments)
-
-
-def _deadly(rng: random.Random, scene: Scene, rank: int) -> Fault:
-    number = rng.randrange(len(scene.calls))
-    how = rng.choice(["kill", "kill", *DEADLY])
-    moment = _moment(rng, scene.calls[number], how)
-    if how in IN_ITS_THREAD:
-        moment = rng.choice(["before", "after"])
-    return Fault(rank, how, number, moment)
+    return Fault(rank, how, number, rng.choice(moments))
 
 
 def _lively(rng: random.Random, scene: Scene) -> Fault:
     number, rank = rng.randrange(len(scene.calls)), rng.randrange(scene.ranks)
-    collective = scene.calls[number].name in COLLECTIVES and not scene.calls[number].members
-    if collective and rng.random() < 0.2:
-        return Fault(rank, "error", number, f"row {rng.randrange(2)}")
-    plain = all(call.name in COLLECTIVES and not call.members for call in scene.calls)
-    how = rng.choice(["pause", "abort"] + ["freeze"] * plain + ["mismatch", "refuse"] * collective)
-    if not scene.hosts.isdigit() and rng.random() < 0.4:
-        how = rng.choice(HARMLESS)
-    at_call = how in ("mismatch", "refuse")
-    return Fault(rank, how, number, "before" if at_call else _moment(rng, scene.calls[number], how))
+    collective = [call.name in COLLECTIVES and not call.members for call in scene.calls]
+    if collective[number] and rng.random() < 0.4:
+        how = rng.choice(["error", "mismatch", "refuse"])
+        return Fault(rank, how, number, f"row {rng.randrange(2)}" if how == "error" else "before")
+    if scene.shape.spans and rng.random() < 0.4:
+        return _fault(rng, scene.calls, rank, HARMLESS)
+    return _fault(rng, scene.calls, rank, ["pause", "abort", *["freeze"] * all(collective)])

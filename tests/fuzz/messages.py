@@ -1,61 +1,62 @@
-"""Messages from rank to rank, and the calls of objects: on a rank, with what must arrive."""
+"""Messages from rank to rank, and calls of objects and of many tensors: on a rank, with what must come of them."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 import unisono
-from tests.fuzz.programs import Messages, Objects
+from tests.fuzz.programs import Coalesced, Messages, Objects
+from tests.support import oracle
+from tests.support.matrix_driver import drawn
 from tests.support.matrix_layouts import Held, differs, pick, readable
-from tests.support.reducers_driver import data
-from unisono.engine.reducers import DTYPES
 
 FORMS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
+
+TENSORS = (
+    "all_reduce_coalesced", "broadcast_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced",
+    "broadcast_module of a mapping", "broadcast_module", "average_parameters", "average_gradients",
+)  # fmt: skip
+"""The calls of many tensors; the last three take a module, whose parameters are floating point."""
 
 Finish = Callable[[], str]
 
 
 def thing(rank: int, seed: int, item: int = 0) -> Any:
-    """An object that a rank passes."""
     count = seed * (rank + 1 + 3 * item) % 4099
     return {"rank": rank, "item": item, "many": list(range(count % 50)), "long": bytes([rank + 1]) * count, "x": None}
+
+
+def _differ(got: Any, want: Any) -> str:
+    return "" if got == want else f"got {got!r:.200} instead of {want!r:.200}"
 
 
 def exchange_objects(step: Objects, api: Any, group: Any) -> str:
     """Make the call. What is wrong with what this rank gets, or nothing."""
     me, p = api.place(group)
     root = step.root % p
-    things = [thing(rank, step.seed) for rank in range(p)]
-    if step.form == "all_gather_object":
-        got: list[Any] = [None] * p
-        api.objects(step.form, got, things[me], root=None, group=group)
-        want: Any = things
-    elif step.form == "gather_object":
-        got = [None] * p if me == root else []
-        api.objects(step.form, things[me], got or None, root=root, group=group)
-        want = things if me == root else []
-    elif step.form == "broadcast_object_list":
-        want = [thing(root, step.seed, item) for item in range(3)]
-        got = list(want) if me == root else [None] * 3
-        api.objects(step.form, got, root=root, group=group)
-    else:
-        got, want = [None], [things[me]]
-        api.objects(step.form, got, things if me == root else None, root=root, group=group)
-    return "" if got == want else f"got {got!r:.200} instead of {want!r:.200}"
+    things, items = [thing(rank, step.seed) for rank in range(p)], [thing(root, step.seed, item) for item in range(3)]
+    given, got, want = {
+        "all_gather_object": ([things[me]], [None] * p, things),
+        "gather_object": ([things[me]], [None] * p if me == root else [], things if me == root else []),
+        "broadcast_object_list": ([], [*items] if me == root else [None] * 3, items),
+        "scatter_object_list": ([things if me == root else None], [None], [things[me]]),
+    }[step.form]
+    sides = [*given, got or None] if step.form == "gather_object" else [got, *given]
+    api.objects(step.form, *sides, root=None if step.form == "all_gather_object" else root, group=group)
+    return _differ(got, want)
 
 
 class _Part:
-    """What a rank sends and receives in one step."""
-
     def __init__(self, step: Messages, api: Any, group: Any) -> None:
         self.step, self.api, self.group = step, api, group
         self.me, self.p = api.place(group)
+        self.before, self.behind = (self.me - step.shift) % self.p, (self.me + step.shift) % self.p
+        self.source, self.target = step.shift % self.p, (step.shift + 1) % self.p
         self.kind = getattr(torch, step.dtype)
-        name = step.dtype if step.dtype in DTYPES else f"uint{8 * self.kind.itemsize}"
-        drawn = data(name, self.p, step.n, step.seed)
-        self.values = [readable(v, self._layout(rank, False)).view(self.kind) for rank, v in enumerate(drawn)]
+        values = enumerate(drawn(step.dtype, self.p, step.n, step.seed))
+        self.values = [readable(v, self._layout(rank, False)).view(self.kind) for rank, v in values]
 
     def _layout(self, number: int, written: bool) -> str:
         return pick(self.step.layout, number, self.step.n, written)
@@ -66,74 +67,77 @@ class _Part:
     def place(self) -> Held:
         return Held(self._layout(self.me + 1, True), self.step.n, self.kind, self.step.shared, None)
 
-    def do(self, name: str, tensor: Any, peer: int | None) -> Any:
-        return self.api.p2p(name, [tensor, peer], self.group, self.step.tag)
+    def do(self, name: str, thing: Any, peer: int | None) -> Any:
+        return self.api.p2p(name, thing, peer, self.group, self.step.tag)
+
+    def send(self, target: int) -> Finish:
+        given = self.given()
+        self.do("send", given.tensor, target)
+        return lambda: given.check(None)
+
+    def receive(self, source: int) -> Finish:
+        place = self.place()
+        found = self.do("recv", place.tensor, source)
+        wrong = "" if found == source else f"source {found} instead of {source}"
+        return lambda: wrong or place.check(self.values[source])
+
+
+def _nothing() -> str:
+    return ""
 
 
 def _pair(part: _Part, new: bool = False) -> Finish:
     """One rank sends to the next, both in the foreground. new: into a tensor that the call makes, from any rank."""
-    source, target = part.step.shift % part.p, (part.step.shift + 1) % part.p
-    if part.me == source:
-        given = part.given()
-        part.do("send", given.tensor, target)
-        return lambda: given.check(None)
-    if part.me == target and new:
-        got = part.do("recv", None, None)
-        return lambda: differs(got, part.values[source])
-    if part.me == target:
-        place = part.place()
-        found = part.do("recv", place.tensor, source)
-        wrong = "" if found == source else f"source {found} instead of {source}"
-        return lambda: wrong or place.check(part.values[source])
-    return lambda: ""
+    if part.me == part.source:
+        return part.send(part.target)
+    if part.me != part.target:
+        return _nothing
+    if not new:
+        return part.receive(part.source)
+    got = part.do("recv", None, None)
+    return lambda: differs(got, part.values[part.source])
 
 
 def _ring(part: _Part) -> Finish:
     """Each rank sends so far, and goes on."""
-    before, behind = (part.me - part.step.shift) % part.p, (part.me + part.step.shift) % part.p
     given, place = part.given(), part.place()
-    works = [part.do("irecv", place.tensor, before), part.do("isend", given.tensor, behind)]
+    works = [part.do("irecv", place.tensor, part.before), part.do("isend", given.tensor, part.behind)]
 
     def finish() -> str:
         for work in works:
             work.wait()
-        return given.check(None) or place.check(part.values[before])
+        return given.check(None) or place.check(part.values[part.before])
 
     return finish
 
 
 def _batch(part: _Part) -> Finish:
     """Each rank sends to all others, in one call."""
-    others = [rank for rank in range(part.p) if rank != part.me]
-    given, places = part.given(), [part.place() for _ in others]
-    wanted = [("irecv", place.tensor, rank) for place, rank in zip(places, others, strict=True)]
-    works = part.api.batch([("isend", given.tensor, rank) for rank in others] + wanted, part.group, part.step.tag)
+    given, places = part.given(), {rank: part.place() for rank in range(part.p) if rank != part.me}
+    operations = [("isend", given.tensor, rank) for rank in places]
+    operations += [("irecv", place.tensor, rank) for rank, place in places.items()]
+    works = part.api.batch(operations, part.group, part.step.tag)
 
     def finish() -> str:
         for work in works:
             work.wait()
-        found = [place.check(part.values[rank]) for place, rank in zip(places, others, strict=True)]
-        return given.check(None) or "; ".join(filter(None, found))
+        return given.check(None) or "; ".join(filter(None, (places[k].check(part.values[k]) for k in places)))
 
     return finish
 
 
 def _sendrecv(part: _Part) -> Finish:
     """Each rank sends so far, and receives, in one call in the foreground."""
-    before, behind = (part.me - part.step.shift) % part.p, (part.me + part.step.shift) % part.p
     given, place = part.given(), part.place()
-    unisono.sendrecv(given.tensor, behind, place.tensor, before, part.group, part.step.tag)
-    return lambda: given.check(None) or place.check(part.values[before])
+    unisono.sendrecv(given.tensor, part.behind, place.tensor, part.before, part.group, part.step.tag)
+    return lambda: given.check(None) or place.check(part.values[part.before])
 
 
 def _any(part: _Part) -> Finish:
     """All send to one rank, which takes what comes."""
-    root = part.step.shift % part.p
-    if part.me != root:
-        given = part.given()
-        part.do("send", given.tensor, root)
-        return lambda: given.check(None)
-    wrong, left = [], set(range(part.p)) - {root}
+    if part.me != part.source:
+        return part.send(part.source)
+    wrong, left = [], set(range(part.p)) - {part.me}
     while left:
         place = part.place()
         source = part.do("recv", place.tensor, None)
@@ -146,27 +150,22 @@ def _any(part: _Part) -> Finish:
 
 def _objects(part: _Part) -> Finish:
     """As _pair, with objects."""
-    source, target = part.step.shift % part.p, (part.step.shift + 1) % part.p
-    want = [thing(source, part.step.seed, item) for item in range(2)]
+    want = [thing(part.source, part.step.seed, item) for item in range(2)]
     got: list[Any] = [None, None]
-    if part.me == source:
-        part.do("send_object_list", want, target)
-    elif part.me == target:
-        part.do("recv_object_list", got, source)
-        return lambda: "" if got == want else f"got {got!r:.200} instead of {want!r:.200}"
-    return lambda: ""
+    if part.me == part.source:
+        part.do("send_object_list", want, part.target)
+    elif part.me == part.target:
+        part.do("recv_object_list", got, part.source)
+        return lambda: _differ(got, want)
+    return _nothing
 
 
 def _chain(part: _Part) -> Finish:
     """Each rank but the first receives from the one before; then each but the last sends to the next."""
-    wrong = ""
-    if part.me > 0:
-        place = part.place()
-        part.do("recv", place.tensor, part.me - 1)
-        wrong = place.check(part.values[part.me - 1])
+    finish = part.receive(part.me - 1) if part.me > 0 else _nothing
     if part.me < part.p - 1:
-        part.do("send", part.given().tensor, part.me + 1)
-    return lambda: wrong
+        part.send(part.me + 1)
+    return finish
 
 
 WAYS: dict[str, Callable[[_Part], Finish]] = {
@@ -179,3 +178,53 @@ WAYS: dict[str, Callable[[_Part], Finish]] = {
 def send_and_receive(step: Messages, api: Any, group: Any) -> Finish:
     """Make this rank's part. Returns what waits for its end, and says what is wrong, or nothing."""
     return WAYS[step.way](_Part(step, api, group))
+
+
+class _Module(torch.nn.Module):
+    """A module with these parameters, or these gradients of parameters that must not change."""
+
+    def __init__(self, tensors: list[torch.Tensor], gradients: bool) -> None:
+        super().__init__()
+        for k, tensor in enumerate(tensors):
+            parameter = torch.nn.Parameter(torch.zeros_like(tensor) if gradients else tensor)
+            parameter.grad = tensor if gradients else None
+            self.register_parameter(f"tensor_{k}", parameter)
+
+
+def coalesced(step: Coalesced, group: Any) -> Finish:
+    """Make the call. Returns what waits for its end, and says what is wrong, or nothing."""
+    me, p, form, root = group.rank, group.size, step.form, step.root % group.size
+    op = "avg" if form.startswith("average") else step.op
+    longer = p if form == "reduce_scatter_coalesced" else 1
+    inputs = [drawn(dtype, p, n * longer, step.seed + k, op) for k, (dtype, n) in enumerate(step.parts)]
+    kinds = [getattr(torch, dtype) for dtype, _ in step.parts]
+    collective = form.removesuffix("_coalesced") if form in TENSORS[:4] else "broadcast"
+    collective = "all_reduce" if form in TENSORS[6:] else collective
+    ends = [oracle.expected(collective, ranks, op, root, ((len(ranks[0]) // p,) * p,) * p)[me] for ranks in inputs]
+    want = [cast(torch.Tensor, end).view(kind) for end, kind in zip(ends, kinds, strict=True)]
+
+    def held(values: torch.Tensor, filled: bool) -> Held:
+        layout = "strided" if step.strided else "contiguous"
+        return Held(layout, len(values), values.dtype, False, values if filled else None)
+
+    given = [held(ranks[me].view(kind), True) for ranks, kind in zip(inputs, kinds, strict=True)]
+    apart = form in ("all_gather_coalesced", "reduce_scatter_coalesced")
+    taken = [held(values, False) for values in want] if apart else given
+    out, work = [one.tensor for one in taken], None
+    if form.endswith("_coalesced"):
+        more = {"broadcast_coalesced": [root], "all_gather_coalesced": []}.get(form, [op])
+        sides = [out, [one.tensor for one in given]] if apart else [out]
+        work = getattr(unisono, form)(*sides, *more, group=group, async_op=step.async_op)
+    elif form == "broadcast_module of a mapping":
+        unisono.broadcast_module({f"{k}": tensor for k, tensor in enumerate(out)}, root, group)
+    else:
+        module = _Module(out, form == "average_gradients")
+        getattr(unisono, form)(module, *((root,) if form == "broadcast_module" else ()), group=group)
+
+    def finish() -> str:
+        if work is not None:
+            work.wait()
+        found = [one.check(values) for one, values in zip(taken, want, strict=True)]
+        return "; ".join(filter(None, found + [one.check(None) for one in given if apart]))
+
+    return finish

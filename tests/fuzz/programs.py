@@ -3,53 +3,33 @@
 A step names its group: "world", or one that an earlier step has made. Ranks that are not in it leave the step out.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tests.support.matrix import Case
 
 
 @dataclass(frozen=True)
 class Call:
-    """A collective; with the case's async_op it goes on until a Wait or the end."""
+    """A collective; with the case's async_op it goes on until a Wait or the end.
+
+    mistakes: what some ranks do instead, see `ranks.MISTAKES`. The call then raises on every rank, and the next call of
+    the group is as good as ever.
+    """
 
     case: Case
     group: str = "world"
     algorithm: str | None = None
+    mistakes: tuple[tuple[int, str], ...] = ()
 
     @property
     def async_op(self) -> bool:
-        """That of the case."""
         return self.case.async_op
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A collective that some ranks refuse, or do not make: they make a barrier. mistakes: rank -> see `ranks.MISTAKES`.
-
-    It raises on every rank, and the next call of the group is as good as ever.
-    """
-
-    call: Call
-    mistakes: tuple[tuple[int, str], ...]
-
-    @property
-    def group(self) -> str:
-        """That of the call."""
-        return self.call.group
-
-    @property
-    def async_op(self) -> bool:
-        """That of the call."""
-        return self.call.async_op
-
-
-@dataclass(frozen=True)
 class Barrier:
-    """A barrier, in the background or not."""
-
+    form: ClassVar = "barrier"
     group: str = "world"
     algorithm: str | None = None
     async_op: bool = False
@@ -71,8 +51,6 @@ class Coalesced:
 
 @dataclass(frozen=True)
 class Objects:
-    """One of the collectives of Python objects."""
-
     form: str
     group: str = "world"
     root: int = 0
@@ -121,8 +99,6 @@ class Threads:
 
 @dataclass(frozen=True)
 class Late:
-    """A rank comes late by so much."""
-
     rank: int
     delay_s: float
 
@@ -134,7 +110,7 @@ class Wait:
     seed: int = 0
 
 
-Step = Call | Wrong | Barrier | Coalesced | Objects | Messages | MakeGroup | Split | Threads | Late | Wait
+Step = Call | Barrier | Coalesced | Objects | Messages | MakeGroup | Split | Threads | Late | Wait
 
 
 @dataclass(frozen=True)
@@ -150,47 +126,6 @@ class Program:
     settings: tuple[tuple[str, float | str], ...] = ()
     api: str = "unisono"
 
-    @property
-    def world(self) -> tuple[object, ...]:
-        """What programs must have in common to run in one world."""
-        return self.hosts, self.settings, self.api
-
-
-def shown(value: Any, indent: str = "") -> str:
-    """A value as Python, without fields that are as by default, a step a line."""
-    if isinstance(value, tuple) and value and isinstance(value[0], (tuple, *_STEPS)):
-        lines = "".join(f"{indent}    {shown(item, indent + '    ')},\n" for item in value)
-        return f"(\n{lines}{indent})"
-    if not isinstance(value, (Program, Case, *_STEPS)):
-        return repr(value)
-    whole: Any = value
-    given = [f for f in fields(whole) if getattr(value, f.name) != f.default]
-    inside = ", ".join(f"{f.name}={shown(getattr(value, f.name), indent)}" for f in given)
-    return f"{type(value).__name__}({inside})"
-
-
-_STEPS = Step.__args__
-
-
-def simpler(program: Program) -> Iterator[Program]:
-    """Programs with fewer steps or settings, those first that are much smaller."""
-    steps = program.steps
-    width = len(steps) // 2
-    while width:
-        for at in range(0, len(steps), width):
-            yield replace(program, steps=steps[:at] + steps[at + width :])
-        width //= 2
-    for k in range(len(program.settings)):
-        yield replace(program, settings=program.settings[:k] + program.settings[k + 1 :])
-
-
-T = TypeVar("T")
-
-
-def shrink(whole: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool], until_s: float) -> T:
-    """The smallest that is found until then (time.monotonic). simpler: those to try, much smaller ones first."""
-    found: T | None = whole
-    while found is not None:
-        whole = found
-        found = next((one for one in simpler(whole) if time.monotonic() < until_s and fails(one)), None)
-    return whole
+    def __str__(self) -> str:
+        steps = "".join(f"    {step},\n" for step in self.steps)
+        return f"Program({self.hosts!r}, (\n{steps}), {self.settings}, {self.api!r})"

@@ -6,41 +6,23 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any
 
 import unisono
-from tests.fuzz.api import Native, Torch, api_of
-from tests.fuzz.many import TENSORS, coalesced
+from tests.fuzz import programs
+from tests.fuzz.api import Native, Torch
 from tests.fuzz.messages import FORMS as OBJECT_FORMS
-from tests.fuzz.messages import WAYS, exchange_objects, send_and_receive
-from tests.fuzz.programs import (
-    Barrier,
-    Call,
-    Coalesced,
-    Late,
-    MakeGroup,
-    Messages,
-    Objects,
-    Program,
-    Split,
-    Step,
-    Threads,
-    Wait,
-    Wrong,
-    shown,
-)
+from tests.fuzz.messages import TENSORS, WAYS, coalesced, exchange_objects, send_and_receive
 from tests.support.lanes import without_limits
 from tests.support.matrix import FORMS, Case, ops
 from tests.support.matrix_driver import CHANGED, begin
 
 
-def play(program: Program, meeting: str) -> list[str]:
+def play(program: programs.Program, meeting: str) -> list[str]:
     """Run a program on this rank. Returns what went wrong, step by step: wrong values, and an error that ended it."""
     warnings.filterwarnings("ignore", "ComplexHalf|BComplex32")
-    api = api_of(program.api, program.settings, meeting)
+    api = Native() if program.api == "unisono" else Torch(program.settings, meeting)
     if "lanes" in dict(program.settings):  # more than one
         without_limits()
     player = Player(api, api.world)
@@ -50,19 +32,20 @@ def play(program: Program, meeting: str) -> list[str]:
 
 def start(step: Any, api: Native | Torch, group: Any) -> Callable[[], str]:
     """Make the step's call in this group. Returns what waits for its end, and says what is wrong, or nothing."""
-    if isinstance(step, Call):
-        return begin(step.case, *api.place(group), partial(_make, step, api, group))
-    if isinstance(step, Wrong):
-        return _wrong(step, api, group)
-    if isinstance(step, Coalesced):
-        return coalesced(step, group)
-    if isinstance(step, Messages):
-        return send_and_receive(step, api, group)
-    if isinstance(step, MakeGroup):
-        api.leave(api.new_group(range(api.place(group)[1]), group))
-        return lambda: ""
-    work = api.barrier(group, step.algorithm, step.async_op) if isinstance(step, Barrier) else None
-    wrong = "" if isinstance(step, Barrier) else exchange_objects(step, api, group)
+    work, wrong = None, ""
+    match step:
+        case programs.Call():
+            return _call(step, api, group)
+        case programs.Coalesced():
+            return coalesced(step, group)
+        case programs.Messages():
+            return send_and_receive(step, api, group)
+        case programs.Objects():
+            wrong = exchange_objects(step, api, group)
+        case programs.MakeGroup():
+            api.leave(api.new_group(range(api.place(group)[1]), group))
+        case programs.Barrier():
+            work = api.collective(step, [], group, step.algorithm)
 
     def finish() -> str:
         if work is not None:
@@ -72,18 +55,24 @@ def start(step: Any, api: Native | Torch, group: Any) -> Callable[[], str]:
     return finish
 
 
-def _make(step: Call, api: Native | Torch, group: Any, arguments: list[Any]) -> Any:
-    return api.collective(step.case, arguments, group, step.algorithm)
-
-
 MISTAKES = ("algorithm", "argument", "barrier")
 """A name that no algorithm has, an argument that no call takes, another call."""
 
 
-def _wrong(step: Wrong, api: Native | Torch, group: Any) -> Callable[[], str]:
+def _call(step: programs.Call, api: Native | Torch, group: Any) -> Callable[[], str]:
     me, size = api.place(group)
     mistakes = {rank % size: mistake for rank, mistake in step.mistakes}
     mine = mistakes.get(me, "")
+
+    def make(arguments: list[Any]) -> Any:
+        if mine == "barrier":
+            return api.collective(programs.Barrier(async_op=step.async_op), [], group, None)
+        if mine == "argument":
+            arguments[-1] = "bogus"
+        return api.collective(step.case, arguments, group, "bogus" if mine == "algorithm" else step.algorithm)
+
+    if not mistakes:
+        return begin(step.case, me, size, make)
 
     def told(error: Exception) -> str:
         """What is wrong with an error: it must name ranks with a mistake, and no others; inputs must not change."""
@@ -93,18 +82,11 @@ def _wrong(step: Wrong, api: Native | Torch, group: Any) -> Callable[[], str]:
             right = mine in ("", "barrier") and odd <= mistakes.keys() and bool(odd or untold & mistakes.keys())
         else:
             right = mine not in ("", "barrier") and isinstance(error, (unisono.UsageError, ValueError, TypeError))
-        right = right and (step.call.case.alias or CHANGED not in getattr(error, "__notes__", ()))
+        right = right and (step.case.alias or CHANGED not in getattr(error, "__notes__", ()))
         return "" if right else f"{mistakes}: {type(error).__name__}: {error}"
 
-    def make(arguments: list[Any]) -> Any:
-        if mine == "barrier":
-            return api.barrier(group, None, step.async_op)
-        if mine == "argument":
-            arguments[-1] = "bogus"
-        return _make(replace(step.call, algorithm="bogus") if mine == "algorithm" else step.call, api, group, arguments)
-
     try:
-        ended = begin(step.call.case, me, size, make)
+        ended = begin(step.case, me, size, make)
     except Exception as error:  # noqa: BLE001  whatever it is, it is looked at
         said = told(error)
         return lambda: said
@@ -126,10 +108,10 @@ class Player:
         self._api = api
         self._groups: dict[str, Any] = {"world": world}
         self._made: list[Any] = []
-        self._pending: list[tuple[Step, Callable[[], str]]] = []
+        self._pending: list[tuple[programs.Step, Callable[[], str]]] = []
 
-    def play(self, steps: tuple[Step, ...]) -> None:
-        step: Step = Wait()
+    def play(self, steps: Sequence[programs.Step]) -> None:
+        step: programs.Step = programs.Wait()
         try:
             for step in steps:
                 self._make(step)
@@ -139,52 +121,45 @@ class Player:
         except Exception as error:  # noqa: BLE001  the others end with it, and the finding is reported
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{last.filename.rpartition('/src/')[2]}:{last.lineno}"
-            self.failures.append(f"{shown(step)}: {type(error).__name__} at {where}: {error}")
+            self.failures.append(f"{step}: {type(error).__name__} at {where}: {error}")
 
-    def _make(self, step: Step) -> None:
-        if isinstance(step, Late):
-            if self._api.place(self._groups["world"])[0] == step.rank:
-                time.sleep(step.delay_s)
-        elif isinstance(step, Wait):
-            self._wait(random.Random(step.seed))
-        elif isinstance(step, Split):
-            self._split(step)
-        elif isinstance(step, MakeGroup):
-            if (parent := self._groups.get(step.parent)) is not None:
-                size = self._api.place(parent)[1]
-                self._keep(step.name, self._api.new_group(sorted({rank % size for rank in step.ranks}), parent))
-        elif isinstance(step, Threads):
-            self._threads(step)
-        elif (group := self._groups.get(step.group)) is not None:
-            self._call(step, group)
-
-    def _call(self, step: Any, group: Any) -> None:
-        finish = start(step, self._api, group)
-        if isinstance(step, Messages) or getattr(step, "async_op", False):
-            self._pending.append((step, finish))
-        else:
-            self._note(step, finish())
+    def _make(self, step: programs.Step) -> None:
+        match step:
+            case programs.Late():
+                if self._api.place(self._groups["world"])[0] == step.rank:
+                    time.sleep(step.delay_s)
+            case programs.Wait():
+                self._wait(random.Random(step.seed))
+            case programs.Split():
+                me = unisono.get_rank()
+                self._keep(step.name, unisono.split(step.colors[me], step.keys[me]) or None)
+            case programs.MakeGroup():
+                if (parent := self._groups.get(step.parent)) is not None:
+                    size = self._api.place(parent)[1]
+                    self._keep(step.name, self._api.new_group(sorted({rank % size for rank in step.ranks}), parent))
+            case programs.Threads():
+                self._threads(step)
+            case _ if (group := self._groups.get(step.group)) is not None:
+                self._pending.append((step, start(step, self._api, group)))
+                if not (isinstance(step, programs.Messages) or getattr(step, "async_op", False)):
+                    self._finish(self._pending.pop())
 
     def _wait(self, draw: random.Random) -> None:
         pending, self._pending = self._pending, []
         draw.shuffle(pending)
-        for step, finish in pending:
-            self._note(step, finish())
+        for one in pending:
+            self._finish(one)
 
-    def _note(self, step: Step, wrong: str) -> None:
-        if wrong:
-            self.failures.append(f"{shown(step)}: {wrong}")
+    def _finish(self, pending: tuple[programs.Step, Callable[[], str]]) -> None:
+        if wrong := pending[1]():
+            self.failures.append(f"{pending[0]}: {wrong}")
 
     def _keep(self, name: str, group: Any) -> None:
         self._groups[name] = group
         if group is not None:
             self._made.append(group)
 
-    def _split(self, step: Split) -> None:
-        me = unisono.get_rank()
-        self._keep(step.name, unisono.split(step.colors[me], step.keys[me]) or None)
-
-    def _threads(self, step: Threads) -> None:
+    def _threads(self, step: programs.Threads) -> None:
         world = self._groups["world"]
         everybody = range(self._api.place(world)[1])
         players = [Player(self._api, self._api.new_group(everybody, world)) for _ in step.branches]
@@ -204,14 +179,16 @@ def make_every_call(
     group: Any, lengths: Sequence[int] = (10, 40_000), seed: int = 0, api: type[Native] = Native
 ) -> None:
     """Make a call of each kind in this group, at once, and in the background on shared tensors. All must be right."""
-    steps: list[Step] = [Barrier(), *(Objects(form, seed=seed) for form in OBJECT_FORMS)]
+    steps: list[programs.Step] = [programs.Barrier(), *(programs.Objects(form, seed=seed) for form in OBJECT_FORMS)]
     for n, later in product(lengths, (False, True)):
         how: Any = {"async_op": later, "root": 1, "seed": seed}
         made = [Case(form, "float32", ops(form, "float32")[0], n, shared=later, exact=True, **how) for form in FORMS]
-        steps += map(Call, made)
-        steps += [Coalesced(form, (("float32", n), ("float32", 3)), **how) for form in TENSORS[:4]]
-        steps.append(Wait())
-    steps += [Messages(way, "float32", n, 10 * n + k, seed=seed) for n in lengths for k, way in enumerate(WAYS)]
+        steps += map(programs.Call, made)
+        steps += [programs.Coalesced(form, (("float32", n), ("float32", 3)), **how) for form in TENSORS[:4]]
+        steps.append(programs.Wait())
+    steps += [
+        programs.Messages(way, "float32", n, 10 * n + k, seed=seed) for n in lengths for k, way in enumerate(WAYS)
+    ]
     player = Player(api(), group)
-    player.play((*steps, Messages("ring", "float32", 5, 1, shift=0)))
+    player.play((*steps, programs.Messages("ring", "float32", 5, 1, shift=0)))
     assert not player.failures, player.failures

@@ -1,26 +1,21 @@
 """Rounds in which processes are killed or stopped while they reconfigure a group, at times and places drawn by lot.
 
-    python -m tests.fuzz.reconfigures --rounds 1000 --seed 1
-
-Prints the seed, and each round that goes wrong. After each round all that are left form a group, and make a call.
+After each round all that are left form a group, and make a call.
 """
 
 import random
-import secrets
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Annotated, Any, NamedTuple
-
-import typer
+from typing import Any, NamedTuple
 
 from tests.support import warm_python
-from tests.support.member import PHASES, Member, tell_all
+from tests.support.member import PHASES, Member, form, tell_all
 from tests.support.programs import Python, processes
 from tests.support.waiting import until
 
-MOST = 4
-"""How many processes form a group, at most."""
+MOST = 4  # how many processes form a group
 LIMIT_S, SHORT_S, MORE_S = 40.0, 3.0, 8.0
 """The time-out of a call without stopped processes, and with them; and by how much it may take longer."""
 _KILL, _STOP = signal.SIGKILL, signal.SIGSTOP
@@ -64,7 +59,6 @@ class Players:
         return Member(self._start, "unisono", **variables)
 
     def play(self, one: Round) -> list[str]:
-        """What is wrong in a round."""
         phases = {fault.place: fault for fault in one.faults if fault.phase}
         killed = {fault.place for fault in one.faults if fault.how == _KILL}
         fresh = {k: self._newcomer(PHASE=fault.phase, HOW=fault.how) for k, fault in phases.items()}
@@ -82,10 +76,8 @@ class Players:
             if answer is None or index in fresh or index in killed:  # it may have answered before
                 self.members.remove(some[index])
         if self.members:
-            handles = [member.handle for member in self.members]
-            ends = tell_all(self.members, "form", self.uuid + 1, handles, LIMIT_S)
+            ends, size = form(self.members, self.uuid + 1, LIMIT_S), len(self.members)
             sums = tell_all(self.members, "total")
-            size = len(handles)
             if ends != [[rank, size] for rank in range(size)] or sums != [[size * (size + 1) / 2]] * size:
                 wrong.append(f"then, {size} ranks: {ends}, {sums}")
         return wrong
@@ -102,25 +94,23 @@ class Players:
                 time.sleep(max(0.0, began + fault.after_s - time.monotonic()))
                 some[fault.place].send(fault.how)
         stopped = {fault.place for fault in one.faults if fault.how == _STOP}
-        answers: dict[int, Any] = {}
-        took_s = dict.fromkeys(range(one.size), 0.0)
+        answers, took_s = [None] * one.size, [0.0] * one.size
         for index in sorted(range(one.size), key=lambda index: index in stopped):
             if index in stopped:  # it may only now be about to stop
                 with suppress(AssertionError):
                     until(some[index].has_paused, LIMIT_S)
                 some[index].send(signal.SIGCONT)
-            answers[index] = None
             with suppress(EOFError, TimeoutError):
                 answers[index] = some[index].answer(LIMIT_S + 20)
             took_s[index] = time.monotonic() - began
-        return [answers[index] for index in range(one.size)], [took_s[index] for index in range(one.size)]
+        return answers, took_s
 
     def _complaints(self, one: Round, some: list[Member], answers: list[Any], took_s: list[float]) -> list[str]:
         order = sorted(range(one.size), key=lambda index: some[index].handle) if one.as_set else [*range(one.size)]
-        faulty = {fault.place: fault for fault in one.faults}
+        faulty = {fault.place for fault in one.faults}
         blamed = {order.index(index) for index in faulty}
-        killed = {index for index, fault in faulty.items() if fault.how == _KILL}
-        stops = len(killed) < len(faulty)
+        killed = {fault.place for fault in one.faults if fault.how == _KILL}
+        stops = killed != faulty
         wrong = []
         for index, answer in enumerate(answers):
             rank = order.index(index)
@@ -141,27 +131,11 @@ class Players:
         return wrong + [f"{len(groups)} groups of ranks {made}"] * (len(groups) > 1)
 
 
-def main(
-    rounds: Annotated[int, typer.Option(help="How many.")] = 100,
-    seed: Annotated[str, typer.Option(help="Of the draw; empty: a new one.")] = "",
-    seconds: Annotated[float, typer.Option(help="End after so long.")] = 3600.0,
-    hosts: Annotated[int, typer.Option(help="As if on so many hosts.")] = 1,
-) -> None:
-    """Play rounds drawn by lot."""
-    seed = seed or secrets.token_hex(4)
-    typer.echo(f"seed {seed}")
-    rng, failed, played, end = random.Random(seed), 0, 0, time.monotonic() + seconds
+def draw_and_run(seed: str) -> Iterator[tuple[list[Round], list[str]]]:
+    """Rounds without end, and what is wrong in each."""
+    rng = random.Random(seed)
     warm_python.install()
     with processes() as start:
-        players = Players(start, hosts)
-        while played < rounds and time.monotonic() < end:
-            played += 1
-            if wrong := players.play(one := draw(rng)):
-                failed += 1
-                typer.echo(f"round {played}: {one}\n  " + "\n  ".join(wrong))
-    typer.echo(f"{played} rounds, of which {failed} went wrong")
-    raise typer.Exit(failed > 0)
-
-
-if __name__ == "__main__":
-    typer.run(main)
+        players = Players(start)
+        while True:
+            yield [one := draw(rng)], players.play(one)

@@ -1,14 +1,15 @@
-"""Random programs of fixed seeds, and what draws and runs them. `python -m tests.fuzz` runs others."""
+"""Random programs of fixed seeds. `python -m tests.fuzz programs` runs others."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
 import unisono
 from tests.fuzz.draw import Session
-from tests.fuzz.programs import Call, Late, Program, Wrong, shown
+from tests.fuzz.programs import Call, Late, Program
 from tests.fuzz.worlds import Worlds
 from tests.support.matrix import Case
 
@@ -21,7 +22,16 @@ def live() -> Iterator[Worlds]:
 
 def expect_right(live: Worlds, program: Program) -> None:
     wrong = live.run(program)
-    assert not wrong, "\n".join([*wrong, shown(program)])
+    assert not wrong, "\n".join([*wrong, str(program)])
+
+
+@pytest.mark.sampled(most=2)
+@pytest.mark.parametrize("ranks", ["1", "2", "3", "4"])
+def test_collectives(live: Worlds, ranks: str) -> None:
+    """Of every call, dtype, op, layout and form of blocks."""
+    session = Session(f"calls {ranks}", (ranks,), 1 << 20, ("unisono",))
+    for _ in range(5):
+        expect_right(live, replace(session.calls(75), settings=()))
 
 
 @pytest.mark.sampled
@@ -42,7 +52,7 @@ def test_mistakes(live: Worlds, hosts: str, calls: int, longest_s: float) -> Non
 def test_late_rank_after_two_mismatches(live: Worlds, hosts: str) -> None:
     """Its call is like the third one of the others, and must not be combined with that."""
     calls = [Call(Case("all_reduce", "float32", "sum", 4, seed=seed, exact=True)) for seed in range(3)]
-    wrong = [Wrong(call, ((0, "barrier"),)) for call in calls[:2]]
+    wrong = [Call(call.case, mistakes=((0, "barrier"),)) for call in calls[:2]]
     expect_right(live, Program(hosts, (Late(2, 1.3), *wrong, calls[2])))
 
 

@@ -1,15 +1,18 @@
 """Every case of the matrix, and tensors of more than 2^31 elements: with MATRIX=full, as in `make nightly`."""
 
 import os
-from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 import unisono
-from tests.matrix.test_sample import SEED
+from tests.fuzz.api import Native
+from tests.fuzz.programs import Call
+from tests.fuzz.ranks import Player
 from tests.support.matrix import FORMS, every
-from tests.support.matrix_driver import run_cases
+
+SEED = int(os.environ.get("MATRIX_SEED", "20"))
 
 pytestmark = [
     pytest.mark.long,
@@ -18,59 +21,47 @@ pytestmark = [
 ]
 
 
-def run_every(form: str) -> tuple[int, int, list[str]]:
-    return run_cases(every(form, SEED), most=3)
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
 def test_every_case(ranks: int, form: str) -> None:
     """Sizes, roots and values are drawn from the seed."""
-    with unisono.World(ranks, timeout_s=500) as world:
-        for made, wrong, failures in world.run(run_every, form):
-            assert made > 100
-            assert not wrong, f"{wrong} of {made} are wrong with MATRIX_SEED={SEED}:\n" + "\n".join(failures)
+
+    def play_every() -> list[str]:
+        player = Player(api := Native(), api.world)
+        for case in every(form, SEED):
+            player.play([Call(case)])
+        return player.failures
+
+    for failures in unisono.run(play_every, ranks, timeout_s=500):
+        assert not failures, f"{len(failures)} are wrong with MATRIX_SEED={SEED}:\n" + "\n".join(failures[:3])
 
 
-COUNT = 2**31 + 17
-MARKS = (0, 1, 12_345_678, 2**30 + 1, 2**31 - 1, 2**31, 2**31 + 1, COUNT - 1)
-NEEDED = 8 << 30
-
-
-def available() -> int:
-    """Bytes of memory that processes can still take."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+MARKS = (0, 1, 12_345_678, 2**30 + 1, 2**31 - 1, 2**31, 2**31 + 1, 2**31 + 16)
+NEEDED = 10 << 30
 
 
 def filled(dtype: torch.dtype, most: int, mark: int) -> torch.Tensor:
-    """`most` everywhere, but for the marks, each with a value of its own."""
-    tensor = torch.full((COUNT,), most, dtype=dtype)
+    """More than 2^31 elements, `most` everywhere, but for the marks, each with a value of its own."""
+    tensor = torch.full((MARKS[-1] + 1,), most, dtype=dtype)
     for k, place in enumerate(MARKS):
         tensor[place] = mark + k
     return tensor
-
-
-def check(tensor: torch.Tensor, most: int, marks: list[int]) -> None:
-    assert [int(tensor[place]) for place in MARKS] == marks
-    for place in MARKS:
-        tensor[place] = most
-    for part in torch.split(tensor, 2**26):
-        assert bool((part == most).all())
 
 
 def large_calls() -> None:
     rank = unisono.get_rank()
     tensor = filled(torch.int8, rank - 100, 10 * rank)
     unisono.broadcast(tensor, 1)
-    check(tensor, -99, [10 + k for k in range(len(MARKS))])
+    assert torch.equal(tensor, filled(torch.int8, -99, 10))
     del tensor
     tensor = filled(torch.uint8, 3 + 200 * rank, 20 + 80 * rank)
     unisono.all_reduce(tensor)
-    check(tensor, 206, [120 + 2 * k for k in range(len(MARKS))])
+    for k, place in enumerate(MARKS):
+        assert tensor[place] == 120 + 2 * k
+        tensor[place] = 206
+    assert all(bool((part == 206).all()) for part in torch.split(tensor, 2**26))
 
 
-@pytest.mark.skipif(available() < NEEDED, reason="needs 8 GiB of free memory")
+@pytest.mark.skipif(psutil.virtual_memory().available < NEEDED, reason="needs 10 GiB of free memory")
 def test_more_than_two_gibibytes() -> None:
-    with unisono.World(2, timeout_s=500) as world:
-        world.run(large_calls)
+    unisono.run(large_calls, 2, timeout_s=500)

@@ -9,8 +9,7 @@ from typing import Any
 def each(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: run a test with each of these values, as `pytest.mark.parametrize` does, but in one case.
 
-    names: of one argument, or of several ("a, b"), where the values are tuples. All values are tried. The error names
-    those that fail, and has the first one's error as its cause.
+    All values are tried. The error names those that fail, and has the first one's error as its cause.
     """
     arguments, rows = names.split(", "), list(values)
     assert rows, "a test without values cannot fail"

@@ -5,7 +5,8 @@ Here are the axes and which of their combinations exist; `matrix_driver` makes a
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import unisono
@@ -13,24 +14,15 @@ from tests.support.matrix_layouts import LAYOUTS, READ_ONLY, exists
 from tests.support.reducers_driver import PAIRS
 from unisono.engine.reducers import DTYPES
 
+REDUCING = ("all_reduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_scatter_single")
+_MOVING = "broadcast", "scatter", "gather", "all_gather", "all_gather_single", "all_to_all", "all_to_all_single"
 FORMS = {
-    "all_reduce": ("even",),
-    "reduce": ("even",),
-    "scan": ("even",),
-    "exscan": ("even",),
-    "reduce_scatter": ("even", "uneven"),
-    "reduce_scatter_single": ("even",),
-    "broadcast": ("even",),
-    "scatter": ("even", "uneven"),
-    "gather": ("even", "uneven"),
+    **dict.fromkeys((*REDUCING, *_MOVING), ("even",)),
+    **dict.fromkeys(("reduce_scatter", "scatter", "gather", "all_to_all", "all_to_all_single"), ("even", "uneven")),
     "all_gather": ("even", "uneven", "unknown"),
-    "all_gather_single": ("even",),
-    "all_to_all": ("even", "uneven"),
-    "all_to_all_single": ("even", "uneven"),
 }
 """The calls, and how their blocks can be: of one size, of several, of several which the taker does not know."""
 
-REDUCING = ("all_reduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_scatter_single")
 WRITTEN = ("all_reduce", "scan", "exscan")  # calls whose tensor is written on every rank, but for rank 0 of exscan
 
 ALIASED = ("scatter", "gather", "all_gather", "all_gather_single", "reduce_scatter", "reduce_scatter_single")
@@ -84,13 +76,7 @@ def ops(form: str, dtype: str) -> list[str]:
     return [op for op in known if op != "avg" or form not in ("scan", "exscan")]
 
 
-def ops_to_draw(form: str, dtype: str) -> list[str]:
-    """The same for cases drawn at random: custom ops of two dtypes only, because Numba compiles one for each dtype."""
-    return [op for op in ops(form, dtype) if op != "numbers" or dtype in ("int64", "bfloat16")]
-
-
 def layouts(form: str, dtype: str, blocks: str) -> list[str]:
-    """The layouts that a call can be made with."""
     found = [layout for layout in LAYOUTS if exists(layout, dtype)]
     if form in WRITTEN:
         found = [layout for layout in found if layout not in READ_ONLY]
@@ -106,35 +92,13 @@ def can_be_shared(form: str, layout: str) -> bool:
     return layout != "mixed" and (form not in ("reduce", "broadcast") or layout not in READ_ONLY)
 
 
-def make(draw: random.Random, form: str, dtype: str, op: str, blocks: str, layout: str) -> Case:
-    """A case with these; what else there is comes from `draw`."""
-    sizes = SIZES[:6] if op == "numbers" else SIZES  # the oracle goes through them number by number
-    n = {"scalar": 1, "empty": 0}.get(layout, draw.choice(sizes))
-    shared = can_be_shared(form, layout) and draw.random() < 0.5
-    return Case(
-        form, dtype, op, n, layout, blocks, shared, draw.random() < 0.5, draw.randrange(8), draw.randrange(1000)
-    )
-
-
-def sample(seed: int, count: int) -> Iterator[Case]:
-    """Cases drawn at random: every call alike often, of each every dtype, and so on."""
-    draw = random.Random(seed)
-    for _ in range(count):
-        form = draw.choice(list(FORMS))
-        dtype = draw.choice(DTYPES if form in REDUCING or draw.random() < 0.7 else MOVED)
-        op = draw.choice(ops_to_draw(form, dtype))
-        chosen = draw.choice(FORMS[form])
-        yield make(draw, form, dtype, op, chosen, draw.choice(layouts(form, dtype, chosen)))
-
-
 def every(form: str, seed: int) -> Iterator[Case]:
     """All cases of a call. What is no axis (sizes, roots, values) is drawn anew for every layout."""
     draw = random.Random(f"{form} {seed}")
-    for dtype in (*DTYPES, *MOVED):
-        for op in ops(form, dtype):
-            for chosen in FORMS[form]:
-                for layout in layouts(form, dtype, chosen):
-                    case = make(draw, form, dtype, op, chosen, layout)
-                    for shared in (False, True)[: 1 + can_be_shared(form, layout)]:
-                        for async_op in (False, True):
-                            yield replace(case, shared=shared, async_op=async_op)
+    for dtype, blocks in product((*DTYPES, *MOVED), FORMS[form]):
+        for op, layout in product(ops(form, dtype), layouts(form, dtype, blocks)):
+            sizes = SIZES[:6] if op == "numbers" else SIZES  # the oracle goes through them number by number
+            n = {"scalar": 1, "empty": 0}.get(layout, draw.choice(sizes))
+            root, values = draw.randrange(8), draw.randrange(1000)
+            for shared, later in product((False, True)[: 1 + can_be_shared(form, layout)], (False, True)):
+                yield Case(form, dtype, op, n, layout, blocks, shared, later, root, values)

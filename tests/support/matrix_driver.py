@@ -4,7 +4,7 @@ This runs on the ranks. What a rank passes depends on the case alone, so every r
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -14,7 +14,7 @@ import torch
 
 import unisono
 from tests.support import oracle
-from tests.support.matrix import CUSTOM, Case
+from tests.support.matrix import CUSTOM, REDUCING, Case
 from tests.support.matrix_layouts import Held, bits, differs, pick, readable
 from tests.support.reducers_driver import FLOAT8, INTEGERS, data
 from unisono.engine.reducers import DTYPES
@@ -93,17 +93,21 @@ def exact_data(dtype: str, op: str, nin: int, count: int, seed: int) -> list[tor
     return list(drawn.to(kind))
 
 
+def drawn(dtype: str, nin: int, count: int, seed: int, exact_for: str = "") -> list[torch.Tensor]:
+    """Values for so many ranks; as integers of its size, where torch can hardly do more than move a dtype.
+
+    exact_for: an op that has the same result in any order of these values.
+    """
+    if dtype not in DTYPES:
+        dtype = f"uint{8 * getattr(torch, dtype).itemsize}"
+    return exact_data(dtype, exact_for, nin, count, seed) if exact_for else data(dtype, nin, count, seed)
+
+
 @lru_cache(maxsize=256)
 def inputs(case: Case, p: int) -> list[list[torch.Tensor]]:
-    """What every rank passes as inputs, flat; as integers, where torch can hardly do more than move a dtype."""
     most = max(sum(gives(case, p, rank)) for rank in range(p))
-    width = getattr(torch, case.dtype).itemsize
-    if case.exact and case.op != "-":
-        drawn = exact_data(case.dtype, case.op, p, most, case.seed)
-    else:
-        drawn = data(case.dtype if case.dtype in DTYPES else f"uint{8 * width}", p, most, case.seed)
     passed = []
-    for rank, whole in enumerate(drawn):
+    for rank, whole in enumerate(drawn(case.dtype, p, most, case.seed, case.op.strip("-") if case.exact else "")):
         parts = torch.split(whole[: sum(gives(case, p, rank))], gives(case, p, rank))
         passed.append([readable(*both) for both in zip(parts, input_layouts(case, p, rank), strict=True)])
     return passed
@@ -118,19 +122,7 @@ def wanted(case: Case, p: int) -> list[list[torch.Tensor]]:
     if case.op == "premul_sum":
         whole, op = [tensor * factor(rank) for rank, tensor in enumerate(whole)], "sum"
     root, table = case.root % p, sizes(case, p)
-    results: dict[str, Callable[[], list[Any]]] = {
-        "all_reduce": lambda: oracle.all_reduce(whole, op),
-        "reduce": lambda: oracle.reduce(whole, root, op),
-        "scan": lambda: oracle.scan(whole, op),
-        "exscan": lambda: oracle.exscan(whole, op),
-        "reduce_scatter": lambda: oracle.reduce_scatter(whole, op, table[0]),
-        "broadcast": lambda: oracle.broadcast(whole, root),
-        "scatter": lambda: oracle.scatter(whole, root, table[root]),
-        "gather": lambda: oracle.gather(whole, root),
-        "all_gather": lambda: oracle.all_gather(whole),
-        "all_to_all": lambda: oracle.all_to_all(whole, table),
-    }
-    ends = results[case.form.removesuffix("_single")]()
+    ends = oracle.expected(case.form.removesuffix("_single"), whole, op, root, table)
     pieces = [torch.split(end, takes(case, p, rank)) if end is not None else () for rank, end in enumerate(ends)]
     return [[piece.view(getattr(torch, case.dtype)) for piece in mine] for mine in pieces]
 
@@ -139,25 +131,13 @@ def arguments(case: Case, me: int, p: int, given: list[torch.Tensor], taken: lis
     """As the call wants them; taken None where the sizes are not known."""
     root = case.root % p
     op: Any = unisono.premul_sum(factor(me)) if case.op == "premul_sum" else CUSTOM.get(case.op, case.op)
-    first = taken[0] if taken else None
+    single = case.form.endswith("_single")
+    inp: Any = given[0] if single or case.form in (*IN_PLACE, *ONE_IN) else given or None
+    out: Any = taken[0] if taken and (single or case.form in ONE_OUT) else taken or None
+    sides = [inp] if case.form in IN_PLACE else [inp, out] if case.form == "gather" else [out, inp]
     if case.form == "all_to_all_single" and case.blocks == "uneven":
-        return [first, given[0], [row[me] for row in sizes(case, p)], list(sizes(case, p)[me])]
-    forms: dict[str, list[Any]] = {
-        "all_reduce": [given and given[0], op],
-        "reduce": [given and given[0], root, op],
-        "scan": [given and given[0], op],
-        "exscan": [given and given[0], op],
-        "reduce_scatter": [first, given, op],
-        "reduce_scatter_single": [first, given and given[0], op],
-        "broadcast": [given and given[0], root],
-        "scatter": [first, given or None, root],
-        "gather": [given and given[0], taken or None, root],
-        "all_gather": [taken, given and given[0]],
-        "all_gather_single": [first, given and given[0]],
-        "all_to_all": [taken, given],
-        "all_to_all_single": [first, given and given[0]],
-    }
-    return forms[case.form]
+        return [*sides, [row[me] for row in sizes(case, p)], list(sizes(case, p)[me])]
+    return [*sides, *([root] if case.form in ROOTED else []), *([op] if case.form in REDUCING else [])]
 
 
 def begin(case: Case, me: int, p: int, make: Callable[[list[Any]], Any]) -> Callable[[], str]:
@@ -232,8 +212,8 @@ def _alias(case: Case, me: int, inputs: Any, outputs: Any) -> list[tuple[Held, t
     return list(zip(longs, many, strict=True))
 
 
-def start(case: Case, algorithm: Any = None) -> Callable[[], str]:
-    """Make the call. Returns what waits for its end and says what is wrong with what this rank ends with, or nothing.
+def check(case: Case, algorithm: Any = None) -> None:
+    """Make the call, and fail if anything is wrong with what this rank ends with.
 
     algorithm: its name in the catalogue, or a function; None for what the call chooses.
     """
@@ -241,17 +221,11 @@ def start(case: Case, algorithm: Any = None) -> Callable[[], str]:
     def make(given: list[Any]) -> Any:
         return getattr(unisono, case.form)(*given, async_op=case.async_op, algorithm=algorithm)
 
-    return begin(case, unisono.get_rank(), unisono.get_world_size(), make)
-
-
-def check(case: Case, algorithm: Any = None) -> None:
-    """Make the call, and fail if anything is wrong with what this rank ends with."""
-    found = start(case, algorithm)()
+    found = begin(case, unisono.get_rank(), unisono.get_world_size(), make)()
     assert not found, f"{case}, algorithm={algorithm}: {found}"
 
 
 def algorithms(form: str) -> list[str]:
-    """The names in the catalogue that allow the world."""
     collective, size = form.removesuffix("_single"), unisono.get_world_size()
     return [a.name for a in CATALOGUE.values() if a.collective == collective and a.allows(size)]
 
@@ -266,18 +240,3 @@ def forget() -> None:
     """Give up the memory of what was passed and wanted, as that of large calls."""
     inputs.cache_clear()
     wanted.cache_clear()
-
-
-def run_cases(cases: Iterable[Case], most: int = 5) -> tuple[int, int, list[str]]:
-    """Make all calls: how many, how many of them went wrong on this rank, and of the first ones how."""
-    made, bad, failures = 0, 0, list[str]()
-    for case in cases:
-        try:
-            found = start(case)()
-        except Exception as error:  # noqa: BLE001  whatever it is, the next case can be tried
-            found = f"{type(error).__name__}: {error}"
-        made += 1
-        bad += bool(found)
-        if found and len(failures) < most:
-            failures.append(f"rank {unisono.get_rank()}, {case}: {found}")
-    return made, bad, failures

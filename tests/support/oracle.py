@@ -1,11 +1,4 @@
-"""The expected result of each collective, in a few lines of torch.
-
-Every function takes the inputs of all ranks, in rank order, and returns the results of all ranks, in rank order: one
-tensor per rank, blocks concatenated in rank order, None for a rank that gets nothing. Inputs are not changed.
-
-op: any that the calls take. sizes: the number of elements of each rank's block, or for all_to_all of the block from
-each rank (row) to each other (column); without them all blocks have the same size.
-"""
+"""The expected result of each collective, in a few lines of torch. Inputs are not changed."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -45,13 +38,13 @@ def combine(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> torch.Tensor
     if dtype.is_floating_point and dtype.itemsize < 4:
         return combine([tensor.float() for tensor in tensors], op).to(dtype)
     if isinstance(op, CustomOp):
-        return functools.reduce(lambda x, y: _number_by_number(op, x, y), tensors).clone()
+        return functools.reduce(lambda x, y: _number_by_number(op, x, y), tensors)
     if op == "avg":
         return _average(tensors)
     if dtype.is_floating_point or dtype.is_complex:
-        return functools.reduce(_FLOATS[op], tensors).clone()
+        return functools.reduce(_FLOATS[op], tensors)
     total = functools.reduce(_INTEGERS[op], [tensor.flatten().numpy() for tensor in tensors])
-    return torch.from_numpy(total).view(tensors[0].shape).clone()
+    return torch.from_numpy(total).view(tensors[0].shape)
 
 
 def _average(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -83,62 +76,31 @@ def _number_by_number(op: CustomOp, x: torch.Tensor, y: torch.Tensor) -> torch.T
     return torch.from_numpy(np.array(results, kind if inexact else np.uint64).astype(kind)).view(x.shape)
 
 
-def all_reduce(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
-    """Every rank gets the combination of all tensors."""
-    return [combine(tensors, op) for _ in tensors]
+def expected(
+    collective: str, tensors: Sequence[torch.Tensor], op: OpLike, root: int, sizes: Sequence[Sequence[int]]
+) -> list[torch.Tensor | None]:
+    """What each rank ends with, of flat tensors of all ranks; blocks are concatenated in rank order.
 
-
-def reduce(tensors: Sequence[torch.Tensor], dst: int, op: OpLike = "sum") -> list[torch.Tensor]:
-    """Rank `dst` gets the combination of all tensors; the others keep their own."""
-    return [combine(tensors, op) if rank == dst else tensor.clone() for rank, tensor in enumerate(tensors)]
-
-
-def scan(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
-    """Rank r gets the combination of the tensors of ranks 0 to r."""
-    return [combine(tensors[: rank + 1], op) for rank in range(len(tensors))]
-
-
-def exscan(tensors: Sequence[torch.Tensor], op: OpLike = "sum") -> list[torch.Tensor]:
-    """Rank r gets the combination of the tensors of ranks 0 to r - 1; rank 0 keeps its own."""
-    return [combine(tensors[:rank], op) if rank else tensors[0].clone() for rank in range(len(tensors))]
-
-
-def broadcast(tensors: Sequence[torch.Tensor], src: int) -> list[torch.Tensor]:
-    """Every rank gets the tensor of rank `src`."""
-    return [tensors[src].clone() for _ in tensors]
-
-
-def scatter(tensors: Sequence[torch.Tensor | None], src: int, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
-    """Rank r gets block r of the tensor of rank `src`; the tensors of other ranks are ignored."""
-    whole = tensors[src]
-    assert whole is not None
-    return _blocks(whole, len(tensors), sizes)
-
-
-def gather(tensors: Sequence[torch.Tensor], dst: int) -> list[torch.Tensor | None]:
-    """Rank `dst` gets all tensors, concatenated; the others get None."""
-    return [torch.cat([t.flatten() for t in tensors]) if rank == dst else None for rank in range(len(tensors))]
-
-
-def all_gather(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Every rank gets all tensors, concatenated."""
-    return [torch.cat([tensor.flatten() for tensor in tensors]) for _ in tensors]
-
-
-def reduce_scatter(
-    tensors: Sequence[torch.Tensor], op: OpLike = "sum", sizes: Sequence[int] | None = None
-) -> list[torch.Tensor]:
-    """Rank r gets the combination of block r of all tensors."""
-    columns = zip(*(_blocks(tensor, len(tensors), sizes) for tensor in tensors), strict=True)
-    return [combine(column, op) for column in columns]
-
-
-def all_to_all(tensors: Sequence[torch.Tensor], sizes: Sequence[Sequence[int]] | None = None) -> list[torch.Tensor]:
-    """Rank q gets block q of every tensor, concatenated."""
-    rows = [_blocks(t, len(tensors), sizes[rank] if sizes else None) for rank, t in enumerate(tensors)]
-    return [torch.cat([row[rank] for row in rows]) for rank in range(len(tensors))]
-
-
-def _blocks(tensor: torch.Tensor, count: int, sizes: Sequence[int] | None) -> list[torch.Tensor]:
-    sizes = sizes or [tensor.numel() // count] * count
-    return [block.clone() for block in torch.split(tensor.flatten(), list(sizes))]
+    sizes: the elements of the block from each rank (row) to each other (column).
+    """
+    ranks = range(len(tensors))
+    match collective:
+        case "all_reduce":
+            return [combine(tensors, op) for _ in ranks]
+        case "reduce":
+            return [combine(tensors, op) if rank == root else tensors[rank] for rank in ranks]
+        case "scan":
+            return [combine(tensors[: rank + 1], op) for rank in ranks]
+        case "exscan":
+            return [combine(tensors[:rank], op) if rank else tensors[0] for rank in ranks]
+        case "broadcast":
+            return [tensors[root] for _ in ranks]
+        case "gather":
+            return [torch.cat([*tensors]) if rank == root else None for rank in ranks]
+        case "all_gather":
+            return [torch.cat([*tensors]) for _ in ranks]
+        case "scatter":
+            return [*torch.split(tensors[root], [*sizes[root]])]
+    rows = [torch.split(tensor, [*row]) for tensor, row in zip(tensors, sizes, strict=True)]
+    columns = [*zip(*rows, strict=True)]
+    return [combine(column, op) if collective == "reduce_scatter" else torch.cat(column) for column in columns]

@@ -6,8 +6,7 @@ from typer.testing import CliRunner
 
 from unisono.tools.cli import app
 
-BESIDE = "wrote ", "LogGOPSim "
-"""How lines on standard error begin that are no errors."""
+BESIDE = "wrote ", "LogGOPSim "  # how lines on standard error begin that are no errors
 
 
 def _run(line: str, code: int, columns: int) -> tuple[str, str]:

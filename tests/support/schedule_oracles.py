@@ -1,13 +1,39 @@
-"""What each collective does, said once more in plain numpy: the judge of tables that run on data."""
+"""What each collective does, said once more in plain numpy: the judge of tables that run on data, in one process."""
 
 from collections.abc import Iterator
+from functools import reduce
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tests.support.execute import even_bounds, execute
-from unisono.schedule import ADD, Rows, Schedule, Transfer, X, send
+from unisono.schedule import ADD, Rows, Schedule, Transfer, X, moves, send
 
 JUNK = -7
+Array = npt.NDArray[Any]
+
+
+def execute(schedule: Schedule, inputs: Array) -> list[list[Array]]:
+    """Run the table on one vector per rank; the buffers X, Y and T of every rank as `buffers[buffer][rank]`.
+
+    X starts as the inputs, Y and T as zeros. Values are added; a barrier keeps the larger one.
+    """
+    at = even_bounds(inputs.shape[1], schedule.chunks)
+    combine = np.maximum if schedule.collective == "barrier" else np.add
+    buffers = [[vector.copy() if b == X else np.zeros_like(vector) for vector in inputs] for b in range(3)]
+    for _, round_ in moves(schedule):
+        results = []
+        for slot, sources in round_:
+            pieces = [buffers[b][r][at[c] : at[c + 1]] for r, b, c in sources]
+            results.append((slot, reduce(combine, pieces[1:], pieces[0].copy())))
+        for (r, b, c), result in results:
+            buffers[b][r][at[c] : at[c + 1]] = result
+    return buffers
+
+
+def even_bounds(count: int, chunks: int) -> npt.NDArray[np.int64]:
+    """The offsets of the chunks of `count` elements, and the end of the last. Chunks may be empty."""
+    return np.arange(chunks + 1) * count // chunks
 
 
 def is_right(schedule: Schedule, count: int, seed: int = 0) -> bool:

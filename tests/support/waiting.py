@@ -42,8 +42,8 @@ def once(condition: Callable[[], bool], action: Callable[[], object]) -> None:
 def frames() -> dict[int, FrameType]:
     """The frame of each thread, by the thread's number.
 
-    Python may collect garbage while it lists the frames. The finalizers of the garbage let other threads go on, and
-    Python 3.11.7 then takes what lies where a frame was for the frame: any object, or none.
+    If garbage is collected meanwhile, its finalizers let other threads go on, and Python 3.11.7 then takes any object
+    for a frame.
     """
     collects = gc.isenabled()
     gc.disable()

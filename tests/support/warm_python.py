@@ -3,9 +3,7 @@
 To import torch takes 1.6 s of a processor, its compiler, which optimizers import, 1.2 s more, and tests start hundreds
 of processes. `install` replaces `subprocess.Popen` in this process, and so in those that it starts, which each leave
 behind a process to start theirs from. A command that is not this Python, or asks for what the warm process cannot give
-(options of the interpreter, another PYTHONPATH, another user), is started as always. The process is a child of this
-one, with its own pid, environment, folder and files, and ends as Python ends; only its command line in /proc, and the
-first frames of its stacks, are those of the warm process.
+(options of the interpreter, another PYTHONPATH, another user), is started as always.
 
 A request is a message of JSON with the descriptors -> the pid. The new process is forked twice, while this one takes in
 orphans: so this one becomes its parent.
@@ -36,7 +34,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 _SET_PDEATHSIG, _SET_SUBREAPER, _COLLAPSE = 1, 36, 25
-_LIBC = ctypes.CDLL(None)
+_LIBC, _PAIR = ctypes.CDLL(None), (socket.AF_UNIX, socket.SOCK_SEQPACKET)
 _FIRST = 1000  # where descriptors wait until those of the warm process are closed
 _LOADED = ("LD_", "MALLOC_", "NUMBA_", "OMP_", "PYTHON", "UNISONO_AS", "UNISONO_WATCH")
 """How names of variables begin that are read when a process starts, or imports torch."""
@@ -44,10 +42,11 @@ _THREADS = "OMP_NUM_THREADS"  # this one can be obeyed later
 _NEEDED = (
     *("torch._dynamo", "torch._functorch.aot_autograd", "torch.distributed.checkpoint"),  # DDP and optimizers, too
     *("unisono.calls.dispatch.over_hosts.relay", "unisono.hosts.carriers.ucx"),
-    *("unisono.hosts.far", "unisono.hosts.sentinel.start", "unisono.engine.reducers.custom_kernels"),
-    "pytest",  # 150 ms of each rank that runs a function of a test
+    *("unisono.hosts.far", "unisono.hosts.sentinel.start", "unisono.engine.reducers.custom_kernels", "pytest"),
 )
 """What ranks import when they need it."""
+_USUAL = None, None, False, True, [None, None, None, -1], [-1]
+"""What is asked of a process that can come from the warm one, among the arguments of `Popen._execute_child`."""
 _Popen = subprocess.Popen
 _lock = threading.Lock()
 _link: socket.socket
@@ -63,28 +62,23 @@ class Popen(_Popen):  # type: ignore[type-arg]
 
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
         close_fds, pass_fds, cwd, env, _, _, shell, *pipes = rest[:13]
-        _, *owner, new_session = rest[13:19]  # what follows, from Python 3.11 on, is the process group
+        _, *owner, new_session = rest[13:19]  # what follows is the process group
         environ = dict(os.environ if env is None else env)
         words = [] if isinstance(args, str | bytes | os.PathLike) else [os.fspath(word) for word in args]
-        can = (
-            (executable, preexec_fn, shell, close_fds) == (None, None, False, True)
-            and (owner, rest[19:]) in (([None, None, None, -1], ()), ([None, None, None, -1], (-1,)))
-            and not cold
-            and os.getpid() == _owner
-        )
-        if not can or words[:1] != [sys.executable] or not _known(words[1:]) or _counts(environ) != _counts(_environ):
+        asked = executable, preexec_fn, shell, close_fds, owner, [*rest[19:]]
+        is_known = words[:1] == [sys.executable] and _known(words[1:]) and _counts(environ) == _counts(_environ)
+        if not is_known or asked != _USUAL or cold or os.getpid() != _owner:
             super()._execute_child(args, executable, preexec_fn, *rest)  # type: ignore[misc]
             return
         read, _, _, write, _, error = pipes
         fds = [mine if given == -1 else given for mine, given in ((0, read), (1, write), (2, error))]
-        group = {"session": True} if new_session else {"group": os.getpgrp()}
         request = {
             "words": words[1:],
             "environ": environ,
             "folder": os.path.abspath(cwd or "."),
             "keep": list(pass_fds),
             "processors": list(os.sched_getaffinity(0)),
-            **group,
+            "group": None if new_session else os.getpgrp(),
         }
         try:
             self.pid = _ask(request, [*fds, *pass_fds])
@@ -94,21 +88,19 @@ class Popen(_Popen):  # type: ignore[type-arg]
 
 
 def _known(words: list[str]) -> bool:
-    """Are these a program with -c or -m, or a file, behind -u or not? The warm process knows no other words."""
-    words = words[words[:1] == ["-u"] :]  # of torchrun's workers
+    """Are these a program with -c or -m, or a file, behind -u (as torchrun's workers) or not?"""
+    words = words[words[:1] == ["-u"] :]
     return bool(words) and (words[0] in ("-c", "-m") or not words[0].startswith("-"))
 
 
 def _counts(environ: dict[str, str]) -> dict[str, str]:
-    """What Python and the libraries it loads read of an environment when they start."""
     return {name: value for name, value in environ.items() if name.startswith(_LOADED) and name != _THREADS}
 
 
 def _ask(request: dict[str, Any], fds: list[int]) -> int:
     """Have a process started that is a child of this one; its pid."""
-    data = json.dumps(request).encode()
-    with _lock, TemporaryFile() as file:
-        file.write(data)
+    with _lock, TemporaryFile("w+") as file:
+        json.dump(request, file)
         file.seek(0)
         _LIBC.prctl(_SET_SUBREAPER, 1)
         try:
@@ -122,16 +114,12 @@ def _ask(request: dict[str, Any], fds: list[int]) -> int:
 
 def install() -> None:
     """Start the warm process, and let it start all later ones."""
-    mine, theirs = _pair()
+    mine, theirs = socket.socketpair(*_PAIR)
     command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid())]
     with theirs:
         warm = _Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL)
     warm.returncode = 0  # nobody waits for it: it ends with this process
     _use(mine)
-
-
-def _pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def _use(link: socket.socket) -> None:
@@ -155,7 +143,9 @@ def main(fd: int, parent: int) -> list[str]:
     _load_machine_code()
     numba = importlib.import_module("numba")
     numba.njit(lambda x: x).compile((numba.float32,))  # loads, for 0.5 s, what ops of functions are compiled with
-    _end_soon()
+    for one in [*weakref.finalize._registry]:  # type: ignore[attr-defined]  # torch unregisters operators for 60 ms
+        one.atexit = False
+    atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
     gc.collect()
     gc.freeze()
     _take_huge_pages()
@@ -174,13 +164,6 @@ def _load_machine_code() -> None:
     if select.select([os.pidfd_open(compiling)], [], [], 1.0)[0]:
         warm_up()
         interpreter()
-
-
-def _end_soon() -> None:
-    """Leave out what torch does at the end of a process, for 60 ms: unregister operators, and print no times."""
-    for one in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
-        one.atexit = False
-    atexit.unregister(sys.modules["torch._dynamo.utils"].dump_compile_times)
 
 
 def _take_huge_pages() -> None:
@@ -224,7 +207,7 @@ def _serve(link: socket.socket, parent: int) -> list[str]:
 
 def _next_serves() -> list[str]:
     """Leave behind a process that starts those of this one. Returns in each of these, with its words."""
-    parent, (mine, theirs) = os.getpid(), _pair()
+    parent, (mine, theirs) = os.getpid(), socket.socketpair(*_PAIR)
     if os.fork():
         theirs.close()
         _use(mine)
@@ -244,7 +227,7 @@ def _become(file: int, *fds: int) -> list[str]:
     """Take over what belongs to a process. Returns its words."""
     with open(file, "rb") as request_file:
         request = json.load(request_file)
-    if request.get("session"):
+    if request["group"] is None:
         os.setsid()
     else:
         with suppress(PermissionError):  # it is of another session
@@ -272,7 +255,6 @@ def _become(file: int, *fds: int) -> list[str]:
 
 
 def run(words: list[str]) -> None:
-    """Do what Python does with these words."""
     what, *rest = words
     sys.argv = [what, *rest] if what not in ("-c", "-m") else [what, *rest[1:]]
     sys.path[0] = {"-c": "", "-m": os.getcwd()}.get(what, str(Path(what).resolve().parent))
