@@ -216,9 +216,7 @@ def test_batch_p2p_operator(ranks: int) -> None:
     outputs = operators.batch_p2p_ops(["isend", "irecv"], [there, back], [0, 0], tensors, name)
     for output in outputs:
         operators.wait_tensor(output)
-    assert outputs[0].numel() == 0
     assert torch.equal(outputs[1], torch.full((3,), float(back)))
-    assert torch.equal(outputs[1], tensors[1])
 
 
 @pytest.mark.ranks(1, 2, 3, backend="unisono")
