@@ -90,7 +90,7 @@ sys.stdout.write(f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {tensor.tolist()}\
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize("way", ["own", "torch"])
+@pytest.mark.parametrize("way", [pytest.param("own", marks=pytest.mark.long), "torch"])
 def test_restart_with_two_agents(python, tmp_path, way):
     """Only the agent whose rank has failed counts a restart."""
     program, port = tmp_path / "program.py", free_port()
