@@ -159,7 +159,7 @@ class FakeNetwork:
         self._ticks[host] = self.now + machine.wake_in(self.now)
         heapq.heappush(self._next, (self._ticks[host], host))
 
-    def _lives(self, host: int) -> bool:
+    def lives(self, host: int) -> bool:
         return host not in self.stopped and not self.machines[host].done
 
     def run(self, seconds: float) -> None:
@@ -167,7 +167,7 @@ class FakeNetwork:
         end = self.now + seconds
         while True:
             while self._next and (
-                self._next[0][0] != self._ticks[self._next[0][1]] or not self._lives(self._next[0][1])
+                self._next[0][0] != self._ticks[self._next[0][1]] or not self.lives(self._next[0][1])
             ):
                 heapq.heappop(self._next)
             tick = max(self.now, self._next[0][0]) if self._next else end
@@ -178,7 +178,7 @@ class FakeNetwork:
             self.now = min(tick, arrival)
             if arrival <= tick:
                 _, _, to, data = heapq.heappop(self._flying)
-                if self._lives(to) and (datagram := self.seals[to].open(data)):
+                if self.lives(to) and (datagram := self.seals[to].open(data)):
                     self.step(to, datagram)
             else:
                 _, host = heapq.heappop(self._next)

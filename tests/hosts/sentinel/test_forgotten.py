@@ -50,7 +50,7 @@ class Scene(FakeNetwork):
             self._said.append(event)
         if isinstance(event, Ended):
             self._ended.add(event.rank)
-        if not self._left or self.now < self._kill_at or not self._lives(host):
+        if not self._left or self.now < self._kill_at or not self.lives(host):
             super().step(host, event)
             return
         self._left, self._kill_at = self._left - 1, self.now + self._kills.expovariate(100.0)

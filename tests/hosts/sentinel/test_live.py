@@ -134,11 +134,10 @@ def test_other_processes_are_disconnected() -> None:
     ids=lambda said: said[:30].decode(),
 )  # fmt: skip
 def test_invalid_requests_are_disconnected(said: bytes) -> None:
-    with FakeHosts("1+1") as fake:
-        far = Far(fake.arenas[0], fake.hosts, 0, fake.names[0], 1.5)
-        far._socket.send(said)
-        until(lambda: "hung up" in str(far.cut_off))
-        far.close()
+    with FakeHosts("1+1") as fake, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rank:
+        rank.connect(f"\0{fake.names[0]}")
+        rank.send(said)
+        until(lambda: b"hung up" in rank.recv(10_000))
         goes_on(fake)
 
 
@@ -223,11 +222,10 @@ def test_sentinel_ignores_termination_signals() -> None:
         assert fake.far[0].sentinel_pid == pid
 
 
-def test_parents_report_of_an_end_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parents_report_of_an_end_is_awaited() -> None:
     arena = Arena.create(3, Config(heap_bytes=1 << 20))
     assert arena.map is not None
     regions = Regions(arena.map, arena.start, arena.size)
-    monkeypatch.setattr("unisono.hosts.sentinel.main.exit_status", lambda *_: None)
     for rank in (0, 1):
         arena.board(rank).parent_tells_end = 1
     watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), regions)  # it has started at another time

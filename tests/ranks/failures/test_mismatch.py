@@ -13,6 +13,7 @@ from tests.support.waiting import until
 from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
+from unisono.engine.compile.program import StateWord
 from unisono.schedule import send
 
 COUNT = 5000
@@ -168,10 +169,8 @@ def test_sizes_of_one_short_checksum_differ() -> None:
 @pytest.mark.parametrize("count", [3, COUNT])
 @in_new_world(2, all_give=[(1 << 32) - 1 + 2 * k for k in range(4)])
 def test_call_numbers_beyond_32_bits(count: int) -> list[int]:
-    from unisono.engine.compile.program import StateWord
-
     group, numbers = unisono.init(), []
-    group.engine._state[StateWord.CALL] = (1 << 32) - 2
+    group.engine.words[StateWord.CALL] = (1 << 32) - 2
     for k in range(4):
         total = torch.ones(count)
         unisono.all_reduce(total)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def within(place: Any, name: str, call: Call, how: str = "a signal") -> Iterator
 
     Yields what the call has raised; None for nothing.
     """
-    original, raised = getattr(place, name), list[BaseException | None]()
+    original, raised, begun = getattr(place, name), list[BaseException | None](), list[bool]()
 
     def interrupt(*_: object) -> None:
         try:
@@ -50,16 +51,17 @@ def within(place: Any, name: str, call: Call, how: str = "a signal") -> Iterator
             raised.append(None)
 
     def interrupted(*args: Any) -> Any:
-        setattr(place, name, original)
-        if how == "a signal":
-            signal.signal(signal.SIGUSR2, interrupt)
-            signal.raise_signal(signal.SIGUSR2)
-        else:
-            weakref.finalize(set(), interrupt)  # the set is garbage at once
+        if not begun:
+            begun.append(True)
+            if how == "a signal":
+                signal.signal(signal.SIGUSR2, interrupt)
+                signal.raise_signal(signal.SIGUSR2)
+            else:
+                weakref.finalize(set(), interrupt)  # the set is garbage at once
         return original(*args)
 
-    setattr(place, name, interrupted)
-    yield raised
+    with patch.object(place, name, interrupted):
+        yield raised
     assert raised, "nothing was interrupted"
 
 
