@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
-from unisono.schedule.algorithms import CATALOGUE, all_gather, broadcast, table
+from unisono.schedule.algorithms import CATALOGUE, all_gather, broadcast, scatter, table
 from unisono.schedule.combine import fold, on, once, par, pipeline, seq, transpose
 from unisono.schedule.moves import check_rows
 from unisono.schedule.proof import prove
@@ -130,6 +130,13 @@ REFUSED = [
 def test_mismatched_tables_are_refused(make: Callable[[], Schedule], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+def test_combinators_leave_their_parts_alone() -> None:
+    part = table(scatter.binomial, 5, 2)
+    before = part.rows.copy()
+    seq(part, part), par(part, part), transpose(part), pipeline(part, 3), on(part, 5, range(5)), once(part)
+    assert np.array_equal(part.rows, before)
 
 
 def test_splitting_runs_keeps_the_order_of_writes() -> None:
