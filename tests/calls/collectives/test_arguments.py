@@ -124,6 +124,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("all_gather_coalesced([f(8)], [f(), f()])", ArgumentError, "outputs: got 1 tensors, expected 2"),
     ("all_gather_coalesced([f()], [f()])", ArgumentError, r"outputs\[0\]"),
     ("all_gather_coalesced([w[:8]], [w[3:7]])", ArgumentError, r"inputs\[0\] and outputs\[0\] share"),
+    ("all_gather_coalesced([f(20), w[8:10]], [w[:10], w[2:3]])", ArgumentError, r"inputs\[0\] and outputs\[1\] share"),
     ("reduce_scatter_coalesced([w[4:8], f(1)], [w[:8], f(2)])", ArgumentError, r"outputs\[0\] and inputs\[0\] share"),
     ("all_reduce_coalesced([f().long()], premul_sum(2.0))", DTypeError, "premul_sum: got int64"),
     # of objects

@@ -32,6 +32,7 @@ CALLS: dict[str, Callable[[int], Any]] = {
     "send": lambda peer: p2p.send(torch.zeros(LONG), peer, tag=1),
     "isend": lambda peer: p2p.isend(torch.zeros(LONG), peer, tag=1).wait(),
     "sendrecv": lambda peer: p2p.sendrecv(torch.zeros(4), peer, torch.zeros(4), peer, tag=1),
+    "sendrecv long": lambda peer: p2p.sendrecv(torch.zeros(LONG), peer, torch.zeros(4), peer, tag=1),
 }
 
 
