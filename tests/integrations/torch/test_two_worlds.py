@@ -18,6 +18,7 @@ import torch.distributed as dist
 import unisono
 from tests.support.faults import FAILED
 from tests.support.on_ranks import in_new_world, in_world
+from tests.support.programs import Python
 from tests.support.torch_ranks import answering, keep
 from unisono.integrations.torch import register
 from unisono.ranks.rendezvous.identity import HOST_ID
@@ -145,3 +146,32 @@ def test_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
             dist.barrier()
         assert caught.value.failed == (1,)
         return "its world has ended"
+
+
+EXITS = """
+import sys
+from pathlib import Path
+import pytest, torch, torch.distributed as dist, unisono
+from tests.integrations.torch.test_two_worlds import Process, register
+from tests.support.waiting import until
+register()
+process = Process(int(sys.argv[1]), "unisono", Path(sys.argv[2]))
+for step in (process.join_own, process.join_shared, process.use_shared, process.use_own):
+    step()
+if not process.trains:
+    until((Path(sys.argv[2]) / "trained").exists)
+    with pytest.raises(unisono.PeerGone, match="ended"):
+        dist.all_reduce(torch.ones(3), group=process.shared)
+    process.use_own()
+    assert unisono.get_world_size() == 2
+    print("served")
+"""
+
+
+def test_server_goes_on_after_the_trainer(python: Python, tmp_path: Path) -> None:
+    ranks = [python("-c", EXITS, me, tmp_path, PYTHONPATH=Path(__file__).parents[3]) for me in range(4)]
+    for me, rank in enumerate(ranks):
+        said = rank.communicate(timeout=100)
+        assert (rank.returncode, *said) == (0, "" if me < 2 else "served\n", "")
+        if me == 1:
+            (tmp_path / "trained").touch()

@@ -9,7 +9,7 @@ from torch._C import _distributed_c10d as c10d
 
 from tests.support.programs import run_python
 from tests.support.watched_job import DDP, REPORT, Job, warning_of
-from unisono.integrations.torch.flight_recorder import NCCL, waited_call
+from unisono.integrations.torch.flight_recorder import NCCL, pending, waited_call
 
 QUEUED = """
 def call():
@@ -184,3 +184,12 @@ def test_first_pending_call_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     message = waited_call(NCCL, "7")
     assert (message.number, message.record.collective) == (0, "send 0->1")
     assert waited_call(NCCL, "another") is None
+
+
+def test_pending_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = {"0": {"last_enqueued_collective": "4", "last_completed_collective": "-1"}}
+    monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda *_: json.dumps({"pg_status": status}), raising=False)
+    assert pending(NCCL, "0") == (4, 0)
+    assert pending(NCCL, "1") is None
+    status["0"]["last_completed_collective"] = "4"
+    assert pending(NCCL, "0") is None
