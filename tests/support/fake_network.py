@@ -8,12 +8,20 @@ import random
 from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Event, Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import IMAGE_BYTES, Authenticator
 
 WORLD, START = 7, 4096
 _FAST_S = 0.0005
+BAD_NETWORKS = {
+    "seed": st.integers(0, 1 << 30),
+    "loss": st.sampled_from([0.0, 0.1, 0.25]),
+    "twice": st.sampled_from([0.0, 0.3]),
+    "slow_s": st.sampled_from([0.0, 0.01, 0.1]),
+}
 KILLED = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
-from tests.support.fake_network import KILLED, START, WORLD, FakeNetwork, pairs
+from tests.support.fake_network import BAD_NETWORKS, KILLED, START, WORLD, FakeNetwork, pairs
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.state_machine import Ended, Said, SentinelState, Tick
 from unisono.hosts.sentinel.wire import Ack, Datagram, Fact, FactKind, Heartbeat, MemberPage, News, Pages, Query
@@ -52,6 +52,25 @@ def test_asking_rank_hears_what_another_does() -> None:
     net.step(0, Said(0, "look", [2, 78]))
     net.run(1.0)
     assert len(net.heard(0, "sight")) == 1
+
+
+@settings(max_examples=30)
+@given(**BAD_NETWORKS)
+def test_pushes_arrive(**bad: float) -> None:
+    """Also where the group is not used yet; the last of it counts."""
+    net = FakeNetwork([(0,), (1,), (2,)], **bad)
+    for host in (0, 1):
+        net.step(host, Said(host, "register", [WORLD, START, range(3)]))
+    for number in (4, 5, 6):
+        net.speak(0, 0, number)
+        net.run(0.004)
+    net.run(1.0)
+    assert net.memories[1].said(WORLD, 0) == 6
+    net.step(2, Said(2, "register", [WORLD, START, (0, 1, 2)]))
+    assert net.memories[2].said(WORLD, 0) == 6
+    before = net.sent
+    net.step(0, Said(0, "wake", [WORLD]))  # nothing new
+    assert net.sent == before
 
 
 def test_pages_of_many_groups_are_acknowledged() -> None:
@@ -110,6 +129,18 @@ def test_host_without_network_ends() -> None:
     for rank in (0, 2):
         net.step(0, Said(rank, "close"))
     assert net.until(lambda: net.machines[0].done) < 2.5
+
+
+def test_last_living_rank_releases_the_group() -> None:
+    net = FakeNetwork([(0, 1, 2), (3,)], registered=True)
+    net.step(0, Ended(1, "died"))
+    net.step(0, Said(0, "forget", [WORLD]))
+    assert WORLD in net.memories[0].groups
+    assert not net.heard(0, "forgotten")
+    net.step(0, Said(2, "forget", [WORLD]))
+    assert WORLD not in net.memories[0].groups
+    assert ["forgotten", WORLD] in net.heard(0, "forgotten")
+    net.run(1.0)  # what is late is not read or written there: the fake memory would say so
 
 
 def test_own_record_of_a_dead_rank_wins() -> None:
