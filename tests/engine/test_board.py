@@ -78,7 +78,7 @@ def test_board_and_copy_say_what_was_written_last(steps: list[tuple[bool, tuple[
             getattr(original, f"set_{what}")(*arguments)
         else:
             setattr(original, what, *arguments)
-        if what == "run":  # which each host is told by who begins it
+        if what == "run":  # whoever begins a run tells each host, so no copy has to
             copy.run = arguments[0]
         if what != "parent_tells_end":
             said.write(what, *arguments)

@@ -17,13 +17,15 @@ import typer
 
 from tests.fuzz import deaths, reconfigures, worlds
 
-TRIES = 3  # how often something is run anew before it counts as right: some faults are races
+TRIES = 3  # runs in which a program must pass before it counts as right: some faults are races
 SMALLER_S = 120.0
 
 
 class Engine(NamedTuple):
-    """run: things without end, each alone and with those before it, and what is wrong. watch: runs one anew. parts: the
-    fields of which it may need less.
+    """How one kind of thing is drawn and tried, without end.
+
+    run: yields the things that ran, the last one alone and with those before it, and what is wrong with it.
+    watch: runs one again. parts: the fields from which the search for a smaller one may drop items.
     """
 
     run: Callable[[str], Iterator[tuple[list[Any], list[str]]]]

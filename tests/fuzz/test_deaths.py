@@ -213,13 +213,7 @@ SCENES = {
 }
 
 
-SLOW = ("freeze after place", "kill before come", "kill before listen", "kill before sentinel")
-"""Scenes in which ranks wait for some seconds, until a limit is over; by night."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] * name.startswith(SLOW)) for name in SCENES]
-)
+@pytest.mark.parametrize("name", SCENES)
 def test_scenes(name: str) -> None:
     check(SCENES[name])
 

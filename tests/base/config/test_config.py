@@ -37,7 +37,7 @@ def test_without_an_environment_it_is_the_default() -> None:
     ],
 )  # fmt: skip
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: Any) -> None:
-    """A text as the value: what is said of a wrong one."""
+    """If the value is a text, the setting is refused with this text."""
     monkeypatch.setenv(environment_name(name), text)
     if not isinstance(value, str):
         assert Config.from_env() == Config(**{name: value})
