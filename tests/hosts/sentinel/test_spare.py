@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -102,6 +102,20 @@ def test_killed_again_and_again() -> None:
             assert all(how.words == "was killed by signal 9 (SIGKILL)" for how in gone.values())
             assert far.cut_off is None
         beside.close()
+
+
+def test_spare_gives_up_after_many_deaths() -> None:
+    """Each process is killed as soon as it serves."""
+    with FakeHosts("1+1", silent_s=SILENT_S) as fake:
+        far = fake.far[1]
+
+        def is_cut_off() -> bool:
+            with suppress(ProcessLookupError):
+                os.kill(far.sentinel_pid, signal.SIGKILL)
+            return far.cut_off is not None
+
+        until(is_cut_off)
+        assert "20 of its processes in a row have ended within 1 s" in str(far.cut_off)
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["sentinel", "and its spare process"])

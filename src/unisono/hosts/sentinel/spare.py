@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+_MOST_BRIEF, _BRIEF_S = 20, 1.0  # how many processes in a row may end within this time
+
 
 class Spare:
     """The child of this process, which goes on with its descriptors, and with what the process has written down.
@@ -18,9 +20,12 @@ class Spare:
     def __init__(self, patience_s: float, turns: memoryview) -> None:
         self._patience_s, self._turns, self._pid = patience_s, turns, 0
         self._own = os.pidfd_open(os.getpid())
+        self._since, self._brief = time.monotonic(), 0
 
     def renew(self, let_go: Callable[[], None]) -> bool:
         """Make a child, if there is none. True: this process is the child, and goes on now.
+
+        Raises RuntimeError in the child if many processes before it have ended at once: it would end, too.
 
         let_go: called in the child first.
         """
@@ -47,6 +52,10 @@ class Spare:
             seen, looked_at = self._turns[0], looked_at + passed_s
         os.close(self._own)
         self._own = os.pidfd_open(os.getpid())
+        before, self._since = self._since, time.monotonic()
+        self._brief = self._brief + 1 if self._since < before + _BRIEF_S else 0
+        if self._brief == _MOST_BRIEF:
+            raise RuntimeError(f"{_MOST_BRIEF} of its processes in a row have ended within {_BRIEF_S:g} s")
         return True
 
     def end(self) -> None:
