@@ -1,8 +1,9 @@
 """Launched processes find each other; who does not come, ends or gives up is named. Ranks are threads here."""
 
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import pytest
@@ -19,6 +20,8 @@ from tests.ranks.rendezvous.conftest import (
     planned,
     together,
 )
+from tests.support.ports import free_port
+from tests.support.programs import Python, place
 from tests.support.waiting import until
 from unisono.base.errors import PeerFailed, PeerGone, WaitTimeout
 from unisono.engine.process.alive import start_ticks
@@ -102,6 +105,28 @@ def test_lost_store_ends_the_wait_of_rank_0() -> None:
         del server
         with pytest.raises(PeerFailed, match=r"rank 0 gave up init\(\): the store .* has closed the connection"):
             met.result()
+
+
+def start(python: Python, rank: int, port: int) -> "subprocess.Popen[str]":
+    """One of three ranks that waits for others."""
+    process = python("-c", "import unisono; unisono.init()", UNISONO_STALL_WARNING_S=0.2, **place(rank, 3, port))
+    assert " has waited " in process.stderr.readline()
+    return process
+
+
+@pytest.mark.cold
+def test_store_stays_for_who_reads_late(python: Python) -> None:
+    """Ctrl-C ends rank 0, whose process runs the store, while rank 1 is stopped."""
+    port = free_port()
+    second, first = (start(python, rank, port) for rank in (1, 0))
+    second.send_signal(signal.SIGSTOP)
+    first.send_signal(signal.SIGINT)
+    until(lambda: "KeyboardInterrupt" in first.stderr.readline())
+    with suppress(subprocess.TimeoutExpired):
+        first.wait(0.5)
+    second.send_signal(signal.SIGCONT)
+    said = second.communicate(timeout=60)[1].splitlines()[-1]
+    assert " gave up init(): KeyboardInterrupt while rank 1 waited" in said
 
 
 def test_interrupted_rank_leaves_the_group() -> None:
