@@ -18,9 +18,9 @@ import torch
 
 import unisono.errors  # noqa: F401  the errors of a test's file go to ranks by this name, if it is there
 from tests.support import warm_python
+from tests.support.on_ranks import Worlds
 from tests.support.programs import Python, processes
 from tests.support.torch_ranks import TorchRanks
-from tests.support.worlds import OnHosts, Worlds
 from unisono.base.python import no_collections
 from unisono.tools.pytest_plugin.warm_worlds import world_of
 
@@ -31,9 +31,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 RECORD = os.environ.pop("UNISONO_RECORD", "")  # 1: append the result of this run to the record of tested versions
 TESTS = Path(__file__).parent
 NIGHTLY = bool(os.environ.get("NIGHTLY"))  # is this `make nightly`? Tests that draw their cases draw more of them then
-
-RUN_S = 270.0 if NIGHTLY else 90.0
-"""The limit of a run on ranks of several hosts: by night it makes all cases, by day a sample of them."""
 
 
 def examples(most: int) -> int:
@@ -124,23 +121,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         few = len(first_failures) <= MOST_RERUNS
         terminalreporter.section(f"{len(first_failures)} tests were run again", red=not few, yellow=few)
     if RECORD:
-        status, commit = subprocess.getstatusoutput(f"git -C {TESTS} rev-parse HEAD")  # noqa: S605
-        file = TESTS.parent / "benchmarks" / "results" / "support.json"
-        terminalreporter.write_line(record(terminalreporter, commit if status == 0 else "", file))
+        terminalreporter.write_line(record(terminalreporter))
 
 
-def record(reporter: pytest.TerminalReporter, commit: str, file: Path) -> str:
-    """Append a run of the whole suite, for docs/versions.md. Returns a line for the terminal."""
+def record(reporter: pytest.TerminalReporter) -> str:
+    """Append a run of the whole suite to a file, for docs/versions.md. Returns a line for the terminal."""
     option, args = reporter.config.option, reporter.config.args
     whole = not option.keyword and not option.collectonly and option.markexpr in ("", "not long")
     if not whole or any(Path(name).resolve() != TESTS for name in args):
         return "not recorded: UNISONO_RECORD=1 is for runs of the whole suite, as by `make test`"
+    file = TESTS.parent / "benchmarks" / "results" / "support.json"
     passed, skipped, *wrong = (len(reporter.stats.get(name, ())) for name in ("passed", "skipped", "failed", "error"))
+    status, commit = subprocess.getstatusoutput(f"git -C {TESTS} rev-parse HEAD")  # noqa: S605
     run = {
         "python": platform.python_version(),
         "torch": torch.__version__.partition("+")[0],
         "system": f"{platform.system()} {platform.machine()}",
-        "commit": commit[:8],
+        "commit": "" if status else commit[:8],
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
         "passed": passed,
         "skipped": skipped,
@@ -155,12 +152,6 @@ def record(reporter: pytest.TerminalReporter, commit: str, file: Path) -> str:
 def worlds(pytestconfig: pytest.Config) -> Worlds:
     """worlds(p): the world of p ranks that runs the tests on ranks, too. A run that fails takes its ranks with it."""
     return partial(world_of, pytestconfig, timeout_s=60)
-
-
-@pytest.fixture(scope="session")
-def on_hosts(pytestconfig: pytest.Config) -> OnHosts:
-    """on_hosts("2x2"): the same of this shape."""
-    return partial(world_of, pytestconfig, timeout_s=RUN_S)
 
 
 @pytest.fixture

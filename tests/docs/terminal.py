@@ -5,8 +5,7 @@ import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from tests.support.ports import free_port
-from tests.support.programs import place, processes, run_python
+from tests.support.programs import free_port, place, processes, run_python
 from tests.support.waiting import until
 
 _COLUMNS, _RANKS = 116, 4

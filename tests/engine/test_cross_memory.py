@@ -16,10 +16,9 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import die
 from tests.support.matrix import Case
 from tests.support.matrix_driver import algorithms, check, forget
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import die, in_new_world
 from tests.support.waiting import until
 from unisono import PeerFailed, PeerGone, RankFailed
 from unisono.base.config import Config

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import in_world
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.clock import Clock, read_cycles
@@ -73,7 +72,7 @@ def test_notes_of_groups_go_and_come() -> None:
     assert any(note.name and long.name.startswith(note.name) for note in seen.groups())
 
 
-@in_world(3)
+@pytest.mark.ranks(3)
 def test_a_sub_group_has_a_log_of_its_own() -> None:
     world = unisono.init()
     pair = unisono.new_group([0, 1], name="logged pair")
@@ -88,7 +87,7 @@ def test_a_sub_group_has_a_log_of_its_own() -> None:
     assert "logged pair" not in {note.name for note in world.engine.plan_registry.groups()}
 
 
-@in_world(2)
+@pytest.mark.ranks(2)
 def test_refused_call_is_logged_as_left() -> None:
     group = unisono.init()
     number = group.engine.call_number

@@ -14,8 +14,7 @@ import torch
 import unisono
 from tests.conftest import examples
 from tests.support.on_ranks import in_new_world
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
+from tests.support.programs import Python, free_port, place
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.compile.program import LEARNED_WORDS, StateWord

@@ -21,7 +21,7 @@ from tests.fuzz.fault_oracle import complaints, of_end
 from tests.fuzz.fault_rank import play
 from tests.fuzz.fault_scene import BRIEF, OF_HOSTS, STOPPING, Fault, Scene, draw
 from tests.support.cluster import PORT, Cluster
-from tests.support.ports import free_port
+from tests.support.programs import free_port
 from unisono.base.config import Config
 
 TIMEOUT_S = 6.0

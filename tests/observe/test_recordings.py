@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 import unisono
 from tests.observe.test_trace import REDUCE, part, read, text_in, train
-from tests.support.faults import FAILED, all_pids, die
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import FAILED, all_pids, die, in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.records import CallRecord

@@ -1,19 +1,56 @@
-"""Tests whose bodies run on all ranks of a world, and what these return. Where that says nothing: `@mark.ranks`.
+"""Tests on ranks: what they pass, how they die, and decorators for tests that need a world of their own.
 
-An argument that names a parameter of the test, such as `in_world("size")`, stands for its value.
+Others have the mark `ranks`. An argument of a decorator that names a parameter of the test, such as
+`in_new_world("size")`, stands for its value.
 """
 
+import os
+import signal
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
-import unisono
-from tests.support.faults import DEADLINE_S
-from unisono.schedule import Hosts
+import torch
 
+import unisono
+
+Worlds = Callable[[int], unisono.World]  # the fixture worlds
 Decorator = Callable[[Callable[..., Any]], Callable[..., None]]
+
+DEADLINE_S = 60.0
+"""For a whole run, in which nothing takes long: but busy processors may take 20 s to start its processes."""
 _ANYTHING: Any = object()
+
+
+class _Failed:
+    """Equal to the failure of any rank, as `return_exceptions` brings it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, unisono.RankFailed)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+FAILED: Any = _Failed()
+
+
+def die() -> None:
+    """End this process as nothing can stop it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def all_pids() -> list[int]:
+    """The processes of all ranks, which all of them ask for."""
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(unisono.get_world_size())]
+    unisono.all_gather(pids, torch.tensor([os.getpid()]))
+    return [int(pid) for pid in pids]
+
+
+def values(count: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Whole numbers below 251, of which each is another one for 251 elements, and for 251 seeds."""
+    period = (torch.arange(251) * 7 + seed * 131) % 251
+    return period.to(dtype).repeat(-(-count // 251))[:count]
 
 
 def in_new_world(ranks: int | str | None = None, **how: Any) -> Decorator:
@@ -23,61 +60,19 @@ def in_new_world(ranks: int | str | None = None, **how: Any) -> Decorator:
         with unisono.World(**{"timeout_s": DEADLINE_S, **options}) as world:
             return world.run(test, **given)
 
-    return _on_ranks((), run, ranks=ranks, **how)
+    return on_ranks(run, ranks=ranks, **how)
 
 
-def in_world(shape: int | str, **how: Any) -> Decorator:
-    """The same on ranks that tests share; shape: how many, or on which hosts, such as "2x2"."""
-
-    def run(test: Any, given: dict[str, Any], shape: Any, worlds: Any, on_hosts: Any) -> Any:
-        return (on_hosts if isinstance(shape, str) else worlds)(shape).run(test, **given)
-
-    return _on_ranks(("worlds", "on_hosts"), run, shape=shape, **how)
-
-
-def in_process_group(size: int | str, backend: str | None = "unisono", **how: Any) -> Decorator:
-    """The same in a process group of torch.distributed: see `TorchRanks`."""
-
-    def run(test: Any, given: dict[str, Any], ranks: Any, **how: Any) -> Any:
-        return ranks(**how)(lambda: test(**given))
-
-    return _on_ranks(("ranks",), run, size=size, backend=backend, **how)
-
-
-def as_over_gloo(shape: int | str, *names: str) -> Decorator:
-    """In process groups of so many ranks, or on such hosts, the test returns what it does over Gloo, to the last bit.
-
-    It returns several values. Of two summands there is one order. names: of our groups, "unisono" or "gloo"; the first.
-    """
-
-    def run(test: Any, given: dict[str, Any], ranks: Any, shape: Any) -> Any:
-        hosts = Hosts.parse(f"{shape}")
-        size, on_hosts = hosts.ranks, f"{shape}" if hosts.spans else ""
-        theirs = ranks(size, "gloo")(lambda: test(**given))
-        assert len(_leaves(theirs[0])) > 1
-        for name in names or ["unisono"]:
-            ours = ranks(size, name, hosts=on_hosts, named=range(size) if name == "gloo" else None)(
-                lambda: test(**given)
-            )
-            pairs = [pair for rank in zip(ours, theirs, strict=True) for pair in zip(*rank, strict=False)]
-            assert ours == theirs, f"{name}: {[pair for pair in pairs if pair[0] != pair[1]][:3]}"
-        return theirs
-
-    return _on_ranks(("ranks",), run, shape=shape)
-
-
-def _leaves(found: Any) -> set[Any]:
-    return set().union(*map(_leaves, found)) if isinstance(found, list | tuple) else {found}
-
-
-def _on_ranks(
-    fixtures: tuple[str, ...], run: Any, *, gives: Any = _ANYTHING, all_give: Any = _ANYTHING, **how: Any
+def on_ranks(
+    run: Any, fixtures: tuple[str, ...] = (), *, gives: Any = _ANYTHING, all_give: Any = _ANYTHING, **how: Any
 ) -> Decorator:
+    """Decorator: `run` the test with its own arguments, these ones, and these fixtures."""
+
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         own = signature(test).parameters
 
         @wraps(test)
-        def on_ranks(**given: Any) -> None:
+        def wrapped(**given: Any) -> None:
             made = {name: given.pop(name) for name in fixtures}
             named = {name: given[one] if isinstance(one, str) and one in own else one for name, one in how.items()}
             ends = run(test, given, **named, **made)
@@ -85,7 +80,7 @@ def _on_ranks(
             assert all_give is _ANYTHING or ends == [all_give] * len(ends), f"{ends}, not each {all_give}"
 
         more = [Parameter(name, Parameter.KEYWORD_ONLY) for name in fixtures]
-        on_ranks.__signature__ = Signature([*own.values(), *more])  # type: ignore[attr-defined]  # pytest asks for it
-        return on_ranks
+        wrapped.__signature__ = Signature([*own.values(), *more])  # type: ignore[attr-defined]  # pytest asks for it
+        return wrapped
 
     return decorate

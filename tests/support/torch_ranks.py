@@ -3,11 +3,16 @@
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import distributed
+
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import Decorator, Worlds, on_ranks
+from unisono.integrations.torch import register
 from unisono.ranks.rendezvous.identity import HOST_ID
 from unisono.schedule import Hosts
 
@@ -26,8 +31,6 @@ def keep(groups: Any) -> None:
 @contextmanager
 def answering() -> Iterator[None]:
     """Answer to Gloo's name in this process, for so long."""
-    from torch import distributed
-
     places: Any = (distributed, distributed.distributed_c10d)
     genuine = places[0].ProcessGroupGloo
     try:
@@ -49,9 +52,6 @@ def options(kind: Any, **fields: Any) -> Any:
 
 def total(group: Any = None) -> Any:
     """The sum of 10 to the power of each member's rank, as ranks of the default group, if there is one."""
-    import torch
-    from torch import distributed
-
     group = group or distributed.group.WORLD
     tensor = torch.tensor([10.0 ** (distributed.get_rank() if distributed.is_initialized() else group.rank())])
     group.allreduce([tensor]).wait()
@@ -59,7 +59,7 @@ def total(group: Any = None) -> Any:
 
 
 class TorchRanks:
-    """`ranks(3)(function, *args)`: the function, on three ranks, between init_process_group and destroy."""
+    """`ranks(3)(function)`: the function, on three ranks, between init_process_group and destroy."""
 
     def __init__(self, worlds: Worlds, directory: Path) -> None:
         self._worlds, self.directory, self._runs = worlds, directory, 0
@@ -74,25 +74,14 @@ class TorchRanks:
 
         def run(function: Callable[..., Any], *args: Any) -> list[Any]:
             def rank() -> Any:
-                from datetime import timedelta
-
-                from torch import distributed
-
-                from unisono.integrations.torch import register
-
                 register()
-                before = os.environ.get(HOST_ID, "")
+                me, before = unisono.get_rank(), os.environ.get(HOST_ID, "")
                 if shape is not None:
-                    os.environ[HOST_ID] = f"{shape.host_of(unisono.get_rank())}"
-                with answering() if named is not None and unisono.get_rank() in named else nullcontext():
+                    os.environ[HOST_ID] = f"{shape.host_of(me)}"
+                with answering() if named is not None and me in named else nullcontext():
                     try:
-                        distributed.init_process_group(
-                            backend,
-                            meeting,
-                            timeout=timedelta(seconds=60),
-                            rank=unisono.get_rank(),
-                            world_size=unisono.get_world_size(),
-                        )
+                        place: Any = {"rank": me, "world_size": unisono.get_world_size()}
+                        distributed.init_process_group(backend, meeting, timeout=timedelta(seconds=60), **place)
                         return function(*args)
                     finally:
                         os.environ[HOST_ID] = before
@@ -104,3 +93,37 @@ class TorchRanks:
             return self._worlds(size).run(rank)
 
         return run
+
+
+def in_process_group(size: int | str, backend: str | None = "unisono", **how: Any) -> Decorator:
+    """Decorator: run the test on ranks of a process group; how: see `TorchRanks`."""
+
+    def run(test: Callable[..., Any], given: dict[str, Any], ranks: Any, **how: Any) -> Any:
+        return ranks(**how)(lambda: test(**given))
+
+    return on_ranks(run, ("ranks",), size=size, backend=backend, **how)
+
+
+def as_over_gloo(shape: int | str, *names: str) -> Decorator:
+    """In process groups of so many ranks, or on such hosts, the test returns what it does over Gloo, to the last bit.
+
+    It returns several values. Of two summands there is one order. names: of our groups, "unisono" or "gloo"; the first.
+    """
+
+    def run(test: Callable[..., Any], given: dict[str, Any], ranks: Any, shape: Any) -> Any:
+        hosts = Hosts.parse(f"{shape}")
+        size, on_hosts = hosts.ranks, f"{shape}" if hosts.spans else ""
+        theirs = ranks(size, "gloo")(lambda: test(**given))
+        assert len(_leaves(theirs[0])) > 1
+        for name in names or ["unisono"]:
+            named = range(size) if name == "gloo" else None
+            ours = ranks(size, name, hosts=on_hosts, named=named)(lambda: test(**given))
+            pairs = [pair for rank in zip(ours, theirs, strict=True) for pair in zip(*rank, strict=False)]
+            assert ours == theirs, f"{name}: {[pair for pair in pairs if pair[0] != pair[1]][:3]}"
+        return theirs
+
+    return on_ranks(run, ("ranks",), shape=shape)
+
+
+def _leaves(found: Any) -> set[Any]:
+    return set().union(*map(_leaves, found)) if isinstance(found, list | tuple) else {found}

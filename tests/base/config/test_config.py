@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
+from tests.support.programs import Python, free_port, place
 from unisono import ArgumentError
 from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
 from unisono.base.errors import OutOfMemory

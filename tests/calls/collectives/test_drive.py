@@ -21,8 +21,7 @@ import torch
 import unisono
 from tests.calls.collectives.test_exact import wait_for
 from tests.conftest import NIGHTLY
-from tests.support.faults import DEADLINE_S
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import DEADLINE_S, in_new_world
 from tests.support.waiting import until
 from unisono.calls import coalesced, objects
 from unisono.calls.dispatch import blocks, make

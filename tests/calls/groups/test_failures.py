@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, FAILED, die
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import DEADLINE_S, FAILED, die, in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.base.errors import MismatchError, OutOfMemory, PeerGone

@@ -13,7 +13,7 @@ import torch
 import unisono
 from tests.calls.collectives.test_misuse import CALLS
 from tests.fuzz.ranks import make_every_call
-from tests.support.on_ranks import in_new_world, in_world
+from tests.support.on_ranks import in_new_world
 from unisono.base.errors import ArgumentError, DTypeError
 from unisono.calls.groups import (
     destroy_group,
@@ -214,7 +214,7 @@ def test_calls_in_the_background_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("waits", range(3))
-@in_world(3)
+@pytest.mark.ranks(3)
 def test_background_calls_end_before_a_run_does(waits: int) -> None:
     """Peers still need them, and must not hear that this rank has returned."""
     group = new_group()

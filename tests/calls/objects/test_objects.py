@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.worlds import Worlds
+from tests.support.on_ranks import Worlds
 from unisono import ArgumentError, DTypeError, MismatchError
 from unisono.calls.objects import all_gather_object, broadcast_object_list, gather_object, scatter_object_list
 

@@ -10,18 +10,17 @@ import pytest
 import torch
 
 import unisono
-from tests.conftest import NIGHTLY, RUN_S
+from tests.conftest import NIGHTLY
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
 from tests.support.on_ranks import in_new_world
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
-from tests.support.worlds import OnHosts
+from tests.support.programs import Python, free_port, place
 from unisono.base.config import Config, environment_name
 from unisono.base.errors import MismatchError
 from unisono.schedule import ADD, COPY, ROOTED, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
 
+RUN_S = 270.0 if NIGHTLY else 90.0
 SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 
 LONG = 300_001
@@ -96,10 +95,10 @@ def everything(seed: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.sampled(most=1)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_algorithm(on_hosts: OnHosts, shape: str) -> None:
+@pytest.mark.ranks(hosts=SHAPES, timeout_s=RUN_S)
+def test_every_algorithm(ranks: str) -> None:
     """By day the same eighth of them."""
-    on_hosts(shape).run(everything, "" if NIGHTLY else f"{(shape,)}")
+    everything("" if NIGHTLY else f"{(ranks,)}")
 
 
 UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")

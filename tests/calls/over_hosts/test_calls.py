@@ -16,8 +16,7 @@ import torch
 
 import unisono
 from tests.fuzz.ranks import make_every_call
-from tests.support.on_ranks import in_new_world
-from tests.support.values import values
+from tests.support.on_ranks import in_new_world, values
 from tests.support.waiting import until
 
 

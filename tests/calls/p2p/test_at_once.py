@@ -14,7 +14,7 @@ import unisono
 from tests.fuzz.api import Native
 from tests.fuzz.messages import send_and_receive
 from tests.fuzz.programs import Messages
-from tests.support.values import values
+from tests.support.on_ranks import values
 from tests.support.waiting import until
 from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine

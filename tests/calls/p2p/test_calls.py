@@ -18,8 +18,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_new_world
-from tests.support.values import values
+from tests.support.on_ranks import in_new_world, values
 from tests.support.waiting import until
 from unisono import WaitTimeout
 from unisono.base.config import Config

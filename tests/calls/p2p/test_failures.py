@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S, FAILED, die
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import DEADLINE_S, FAILED, die, in_new_world
 from tests.support.waiting import once_waiting, until
 from unisono import PeerFailed, PeerGone, WaitTimeout
 from unisono.calls import p2p

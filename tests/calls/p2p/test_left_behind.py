@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S
+from tests.support.on_ranks import DEADLINE_S
 from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout

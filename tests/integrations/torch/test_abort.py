@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.faults import DEADLINE_S, FAILED
-from tests.support.on_ranks import in_new_world, in_process_group
-from tests.support.ports import free_port
-from tests.support.torch_ranks import total
+from tests.support.on_ranks import DEADLINE_S, FAILED, in_new_world
+from tests.support.programs import free_port
+from tests.support.torch_ranks import in_process_group, total
 from tests.support.waiting import once_waiting, until
 from unisono.integrations.torch import register
 

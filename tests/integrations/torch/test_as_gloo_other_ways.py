@@ -14,8 +14,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import unisono
 from tests.integrations.torch.test_as_gloo import said
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks, options
+from tests.support.torch_ranks import TorchRanks, in_process_group, options
 from unisono.base.errors import ArgumentError, MismatchError, WaitTimeout
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own

@@ -16,7 +16,7 @@ from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
 from tests.integrations.torch.test_training import DDP, model, train
 from tests.support.matrix import FORMS, REDUCING, Case
-from tests.support.on_ranks import as_over_gloo, in_process_group
+from tests.support.torch_ranks import as_over_gloo, in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 

@@ -9,8 +9,7 @@ from torch import nn
 from torch.optim import Adam
 
 from tests.integrations.torch.test_training import mesh_of, model, sharded
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 

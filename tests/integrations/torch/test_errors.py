@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_process_group
 from tests.support.programs import Python
+from tests.support.torch_ranks import in_process_group
 
 
 @pytest.mark.ranks(2, backend="unisono")

@@ -7,8 +7,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks
+from tests.support.torch_ranks import TorchRanks, in_process_group
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.device_count() == 0, reason="needs a GPU"

@@ -18,10 +18,8 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.on_ranks import in_process_group, in_world
-from tests.support.ports import free_port
-from tests.support.programs import place
-from tests.support.torch_ranks import TorchRanks, answering, total
+from tests.support.programs import free_port, place
+from tests.support.torch_ranks import TorchRanks, answering, in_process_group, total
 from unisono.integrations.torch import register
 from unisono.integrations.torch.join_group import join, whole_world
 from unisono.ranks.group.sub_groups import make_sub_group
@@ -61,7 +59,7 @@ def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
         ranks(2, "cpu:gloo,cuda:unisono")(work)
 
 
-@in_world(2)
+@pytest.mark.ranks(2)
 def test_groups_are_made_and_destroyed_in_turns(tmp_path: Path) -> None:
     register()
     for _ in range(5):
@@ -237,7 +235,7 @@ def port() -> int:
 
 @has_objects
 @both_names
-@in_world(3)
+@pytest.mark.ranks(3)
 def test_groups_are_objects(backend: str, port: int) -> None:
     with launched(unisono.get_rank(), 3, port) as dist2, answering():
         before = descriptors()
@@ -258,7 +256,7 @@ def test_groups_are_objects(backend: str, port: int) -> None:
 
 
 @has_objects
-@in_world(1)
+@pytest.mark.ranks(1)
 def test_dist2_is_for_the_cpu() -> None:
     with launched(0, 1, 0) as dist2:
         with pytest.raises(ValueError, match="device: got cuda:0, expected cpu"):

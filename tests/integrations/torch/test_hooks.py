@@ -11,7 +11,7 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
 from tests.integrations.torch.test_as_gloo import by_hand
-from tests.support.on_ranks import as_over_gloo, in_process_group
+from tests.support.torch_ranks import as_over_gloo, in_process_group
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(c10d, "PreHookArgs"), reason="groups have hooks from torch 2.14 on"),

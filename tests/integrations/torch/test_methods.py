@@ -12,8 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.support.on_ranks import as_over_gloo
-from tests.support.torch_ranks import TorchRanks, options
+from tests.support.torch_ranks import TorchRanks, as_over_gloo, options
 
 MINUTE = timedelta(minutes=1)
 

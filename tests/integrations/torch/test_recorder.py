@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import distributed_c10d
 
-from tests.support.ports import free_port
-from tests.support.programs import Python, place, run_python
+from tests.support.programs import Python, free_port, place, run_python
 
 pytestmark = pytest.mark.skipif(
     not hasattr(distributed_c10d, "_maybe_attach_flight_recorder"), reason="torch attaches its recorder from 2.15 on"

@@ -11,8 +11,7 @@ import pytest
 import torch.distributed as dist
 
 import unisono
-from tests.support.ports import free_port
-from tests.support.programs import Python, place, run_python
+from tests.support.programs import Python, free_port, place, run_python
 from unisono.engine.rank import warm_up
 from unisono.integrations.torch import register
 from unisono.ranks.rendezvous.identity import HOST_ID

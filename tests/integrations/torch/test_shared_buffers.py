@@ -19,7 +19,7 @@ from torch import nn
 import unisono
 from tests.integrations.torch import test_training as models
 from tests.integrations.torch.test_training import DDP
-from tests.support.on_ranks import as_over_gloo
+from tests.support.torch_ranks import as_over_gloo
 from tests.support.waiting import until
 from unisono.engine.memory.heap import Heap
 

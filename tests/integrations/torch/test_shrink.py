@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import unisono
-from tests.support.faults import FAILED
+from tests.support.on_ranks import FAILED
 from tests.support.torch_ranks import TorchRanks
 
 pytestmark = pytest.mark.skipif(not hasattr(dist, "shrink_group"), reason="this torch cannot shrink groups")

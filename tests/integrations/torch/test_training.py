@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.on_ranks import as_over_gloo
+from tests.support.torch_ranks import as_over_gloo
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.faults import FAILED
-from tests.support.on_ranks import in_new_world, in_world
+from tests.support.on_ranks import FAILED, in_new_world
 from tests.support.programs import Python
 from tests.support.torch_ranks import answering, keep
 from unisono.integrations.torch import register
@@ -115,7 +114,7 @@ OF_GLOO = "join_own_of_gloo join_shared use_shared use_own use_shared use_own ke
         ("unisono", 1, ABORTED), ("gloo", 1, ABORTED),
     ],
 )  # fmt: skip
-@in_world(4)
+@pytest.mark.ranks(4)
 def test_each_world_goes_on(tmp_path: Path, backend: str, hosts: int, steps: str) -> None:
     process = Process(unisono.get_rank(), backend, tmp_path)
     with named(backend), pytest.MonkeyPatch.context() as patch:

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 import unisono
-from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import options, total
+from tests.support.torch_ranks import in_process_group, options, total
 from unisono.integrations.torch.answers import REFUSED
 from unisono.integrations.torch.process_group import BACKEND_IN_PYTHON, UnisonoProcessGroup
 from unisono.integrations.torch.reconfigure import Reconfigurable

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import FAILED, all_pids, die
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import FAILED, all_pids, die, in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.config import Config

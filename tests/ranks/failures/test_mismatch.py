@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import Worlds, in_new_world
 from tests.support.waiting import until
-from tests.support.worlds import Worlds
 from unisono import MismatchError
 from unisono.base.records import CallRecord
 from unisono.engine.compile.program import StateWord

@@ -15,10 +15,8 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.faults import all_pids
-from tests.support.on_ranks import in_new_world
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
+from tests.support.on_ranks import all_pids, in_new_world
+from tests.support.programs import Python, free_port, place
 from tests.support.torch_ranks import TorchRanks
 from tests.support.waiting import once
 from unisono import PeerFailed, WaitTimeout

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import unisono
-from tests.support.faults import DEADLINE_S
-from tests.support.on_ranks import in_new_world
+from tests.support.on_ranks import DEADLINE_S, in_new_world
 from tests.support.waiting import WAITS, once_waiting, until
 from unisono import PeerFailed, PeerGone
 from unisono.calls import p2p

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tests.support.ports import free_port
+from tests.support.programs import free_port
 from unisono import run
 from unisono.base.config import Config
 from unisono.base.errors import ArgumentError, WaitTimeout

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
+from tests.support.programs import Python, free_port, place
 from tests.support.waiting import until
 from unisono.base.errors import ArgumentError
 from unisono.ranks.group.initialize import meet_in_rounds

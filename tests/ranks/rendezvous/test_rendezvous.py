@@ -20,8 +20,7 @@ from tests.ranks.rendezvous.conftest import (
     planned,
     together,
 )
-from tests.support.ports import free_port
-from tests.support.programs import Python, place
+from tests.support.programs import Python, free_port, place
 from tests.support.waiting import until
 from unisono.base.errors import PeerFailed, PeerGone, WaitTimeout
 from unisono.engine.process.alive import start_ticks
