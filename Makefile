@@ -87,7 +87,7 @@ nightly: $(VENV)/ready
 	$(BIN)/coverage report --skip-covered --sort cover
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m tests.mutants
-	MATRIX=full $(BIN)/python -m pytest tests/matrix/test_full.py
+	MATRIX=full $(BIN)/python -m pytest tests/matrix
 	$(BIN)/python -m tests.fuzz programs --seconds $(FUZZ_S)
 	$(BIN)/python -m tests.fuzz deaths --seconds $(FUZZ_S)
 

@@ -9,8 +9,8 @@ import torch
 import unisono
 from tests.fuzz.programs import Coalesced, Messages, Objects
 from tests.support import oracle
-from tests.support.matrix_driver import drawn
 from tests.support.matrix_layouts import Held, differs, pick, readable
+from tests.support.reducers_driver import data
 
 FORMS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
 
@@ -55,7 +55,7 @@ class _Part:
         self.before, self.behind = (self.me - step.shift) % self.p, (self.me + step.shift) % self.p
         self.source, self.target = step.shift % self.p, (step.shift + 1) % self.p
         self.kind = getattr(torch, step.dtype)
-        values = enumerate(drawn(step.dtype, self.p, step.n, step.seed))
+        values = enumerate(data(step.dtype, self.p, step.n, step.seed))
         self.values = [readable(v, self._layout(rank, False)).view(self.kind) for rank, v in values]
 
     def _layout(self, number: int, written: bool) -> str:
@@ -81,6 +81,17 @@ class _Part:
         wrong = "" if found == source else f"source {found} instead of {source}"
         return lambda: wrong or place.check(self.values[source])
 
+    def finish(self, works: list[Any], given: Held, places: dict[int, Held]) -> Finish:
+        """What waits for these, and looks at what was sent, and at what came from each rank."""
+
+        def finish() -> str:
+            for work in works:
+                work.wait()
+            found = [given.check(None), *(place.check(self.values[rank]) for rank, place in places.items())]
+            return "; ".join(filter(None, found))
+
+        return finish
+
 
 def _nothing() -> str:
     return ""
@@ -102,13 +113,7 @@ def _ring(part: _Part) -> Finish:
     """Each rank sends so far, and goes on."""
     given, place = part.given(), part.place()
     works = [part.do("irecv", place.tensor, part.before), part.do("isend", given.tensor, part.behind)]
-
-    def finish() -> str:
-        for work in works:
-            work.wait()
-        return given.check(None) or place.check(part.values[part.before])
-
-    return finish
+    return part.finish(works, given, {part.before: place})
 
 
 def _batch(part: _Part) -> Finish:
@@ -116,21 +121,14 @@ def _batch(part: _Part) -> Finish:
     given, places = part.given(), {rank: part.place() for rank in range(part.p) if rank != part.me}
     operations = [("isend", given.tensor, rank) for rank in places]
     operations += [("irecv", place.tensor, rank) for rank, place in places.items()]
-    works = part.api.batch(operations, part.group, part.step.tag)
-
-    def finish() -> str:
-        for work in works:
-            work.wait()
-        return given.check(None) or "; ".join(filter(None, (places[k].check(part.values[k]) for k in places)))
-
-    return finish
+    return part.finish(part.api.batch(operations, part.group, part.step.tag), given, places)
 
 
 def _sendrecv(part: _Part) -> Finish:
     """Each rank sends so far, and receives, in one call in the foreground."""
     given, place = part.given(), part.place()
     unisono.sendrecv(given.tensor, part.behind, place.tensor, part.before, part.group, part.step.tag)
-    return lambda: given.check(None) or place.check(part.values[part.before])
+    return part.finish([], given, {part.before: place})
 
 
 def _any(part: _Part) -> Finish:
@@ -196,7 +194,7 @@ def coalesced(step: Coalesced, group: Any) -> Finish:
     me, p, form, root = group.rank, group.size, step.form, step.root % group.size
     op = "avg" if form.startswith("average") else step.op
     longer = p if form == "reduce_scatter_coalesced" else 1
-    inputs = [drawn(dtype, p, n * longer, step.seed + k, op) for k, (dtype, n) in enumerate(step.parts)]
+    inputs = [data(dtype, p, n * longer, step.seed + k, op) for k, (dtype, n) in enumerate(step.parts)]
     kinds = [getattr(torch, dtype) for dtype, _ in step.parts]
     collective = form.removesuffix("_coalesced") if form in TENSORS[:4] else "broadcast"
     collective = "all_reduce" if form in TENSORS[6:] else collective

@@ -15,9 +15,8 @@ import torch
 import unisono
 from tests.support import oracle
 from tests.support.matrix import CUSTOM, REDUCING, Case
-from tests.support.matrix_layouts import Held, bits, differs, pick, readable
-from tests.support.reducers_driver import FLOAT8, INTEGERS, data
-from unisono.engine.reducers import DTYPES
+from tests.support.matrix_layouts import Held, differs, pick, readable
+from tests.support.reducers_driver import bits, data
 from unisono.schedule import ROOTED
 from unisono.schedule.algorithms import CATALOGUE
 
@@ -76,38 +75,11 @@ def input_layouts(case: Case, p: int, rank: int) -> list[str]:
     return [pick(case.layout, rank * 5 + k, n, written) for k, n in enumerate(gives(case, p, rank))]
 
 
-def exact_data(dtype: str, op: str, nin: int, count: int, seed: int) -> list[torch.Tensor]:
-    """Numbers that can be combined in any order, with any partial results, by up to seven ranks: none is rounded, and
-    no zero has a sign."""
-    if dtype == "bool" or (dtype in INTEGERS and op != "avg"):
-        return data(dtype, nin, count, seed)  # they wrap
-    kind, draw = getattr(torch, dtype), torch.Generator().manual_seed(seed)
-    few = torch.tensor([1, 2, -1] if op in ("product", "numbers") else [-1, 0, 1] if dtype in FLOAT8 else range(-3, 4))
-    drawn = few[torch.randint(len(few), (nin, count), generator=draw)]
-    if not kind.is_signed:
-        drawn = drawn.abs()
-    if kind.is_complex and op == "product":
-        drawn = drawn * (1 + 2j)  # no power of it has a part of zero
-    elif kind.is_complex:
-        drawn = torch.complex(drawn.double(), drawn.roll(1, -1).double())
-    return list(drawn.to(kind))
-
-
-def drawn(dtype: str, nin: int, count: int, seed: int, exact_for: str = "") -> list[torch.Tensor]:
-    """Values for so many ranks; as integers of its size, where torch can hardly do more than move a dtype.
-
-    exact_for: an op that has the same result in any order of these values.
-    """
-    if dtype not in DTYPES:
-        dtype = f"uint{8 * getattr(torch, dtype).itemsize}"
-    return exact_data(dtype, exact_for, nin, count, seed) if exact_for else data(dtype, nin, count, seed)
-
-
 @lru_cache(maxsize=256)
 def inputs(case: Case, p: int) -> list[list[torch.Tensor]]:
     most = max(sum(gives(case, p, rank)) for rank in range(p))
     passed = []
-    for rank, whole in enumerate(drawn(case.dtype, p, most, case.seed, case.op.strip("-") if case.exact else "")):
+    for rank, whole in enumerate(data(case.dtype, p, most, case.seed, case.op.strip("-") if case.exact else "")):
         parts = torch.split(whole[: sum(gives(case, p, rank))], gives(case, p, rank))
         passed.append([readable(*both) for both in zip(parts, input_layouts(case, p, rank), strict=True)])
     return passed

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 
 import unisono
-from tests.support.reducers_driver import same_bits
+from tests.support.reducers_driver import bits, name_of, pattern
+from unisono.engine.reducers import DTYPES
 
 VIEWS: dict[str, tuple[Callable[[int], int], Callable[[torch.Tensor, int], torch.Tensor]]] = {
     "contiguous": (lambda n: n, lambda memory, n: memory),
@@ -30,8 +31,6 @@ _MIXED = ("strided", "contiguous", "transposed", "offset", "expanded", "channels
 
 _BEHIND = 64  # bytes behind each tensor's memory that are guards, too
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-
 
 def rows(n: int) -> int:
     """In how many rows of one length n elements can be laid: their smallest divisor from 2 to 7, or else one."""
@@ -53,11 +52,6 @@ def pick(layout: str, number: int, n: int, written: bool) -> str:
     if layout == "mixed":
         layout = _MIXED[number % len(_MIXED)]
     return "contiguous" if (written and layout in READ_ONLY) or (layout == "scalar" and n != 1) else layout
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as integers of its size, which torch can copy whatever the dtype is; complex128 stays."""
-    return tensor.detach().view(_BITS[tensor.dtype.itemsize])
 
 
 def readable(values: torch.Tensor, layout: str) -> torch.Tensor:
@@ -114,19 +108,11 @@ def differs(got: torch.Tensor, want: torch.Tensor) -> str:
     """How two tensors differ in dtype or values, in words, or nothing. Shapes do not matter; any NaN is a NaN."""
     if got.dtype != want.dtype or got.numel() != want.numel():
         return f"is {got.dtype} of {got.numel()} elements, not {want.dtype} of {want.numel()}"
-    dense = torch.contiguous_format  # of one element, strides mean nothing to torch, but to a view of its bytes
-    x, y = (bits(tensor).reshape(-1).clone(memory_format=dense).view(tensor.dtype) for tensor in (got, want))
-    raw_x, raw_y = (tensor.view(torch.uint8).view(len(x), x.dtype.itemsize) for tensor in (x, y))
-    wrong = (raw_x != raw_y).any(1).nonzero().flatten().tolist()
-    if not wrong or (x.dtype in _HAS_NAN and same_bits(x, y)):
+    x, y = pattern(got), pattern(want)
+    wrong = (x != y).any(1).nonzero().flatten().tolist()
+    if not wrong:
         return ""
     k = wrong[0]
-    shown = [f"{t[k].item()} {raw[k].tolist()}" for t, raw in ((x, raw_x), (y, raw_y)) if t.dtype in _HAS_NAN]
-    shown = shown or [f"bytes {raw[k].tolist()}" for raw in (raw_x, raw_y)]
+    known = name_of(got) in DTYPES  # torch can hardly do more than move others
+    shown = [f"{t.reshape(-1)[k].item() if known else 'bytes'} {raw[k].tolist()}" for t, raw in ((got, x), (want, y))]
     return f"{len(wrong)} of {len(x)} elements differ, first [{k}]: {shown[0]} instead of {shown[1]}"
-
-
-_HAS_NAN = (
-    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
-)  # fmt: skip

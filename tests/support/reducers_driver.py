@@ -30,7 +30,11 @@ PAIRS = [
 """Every dtype with every op that it has."""
 
 Op = str | CustomOp
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+
+def name_of(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 @cache
@@ -41,8 +45,7 @@ def kernel(dtype: str, op: Op, last: bool) -> Any:
 def run(op: Op, last: bool, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], ranks: int) -> None:
     ins = (ctypes.c_int64 * len(inputs))(*(tensor.data_ptr() for tensor in inputs))
     outs = (ctypes.c_int64 * len(outputs))(*(tensor.data_ptr() for tensor in outputs))
-    name = str(inputs[0].dtype).removeprefix("torch.")
-    kernel(name, op, last)(
+    kernel(name_of(inputs[0]), op, last)(
         ctypes.addressof(outs), len(outputs), ctypes.addressof(ins), len(inputs), inputs[0].numel(), ranks
     )
 
@@ -58,31 +61,49 @@ def expected(op: str, last: bool, inputs: Sequence[torch.Tensor]) -> torch.Tenso
     return oracle.combine(inputs, op if last or op != "avg" else "sum")
 
 
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as integers of its size, which torch can copy whatever the dtype is; complex128 stays."""
+    return tensor.detach().view(_BITS[tensor.dtype.itemsize])
+
+
+def pattern(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of each element; where elements can be combined, any NaN as one NaN."""
+    dense = torch.contiguous_format  # of one element, strides mean nothing to torch, but to a view of its bytes
+    flat = bits(tensor).reshape(-1).clone(memory_format=dense).view(tensor.dtype)
+    raw = flat.view(torch.uint8).view(len(flat), flat.itemsize)
+    if name_of(tensor) in FLOATS + COMPLEX:
+        parts = torch.view_as_real(flat) if flat.is_complex() else flat[:, None]
+        nan = torch.tensor([torch.nan]).to(parts.dtype).view(torch.uint8)
+        raw.view(*parts.shape, parts.itemsize)[(parts.float() if parts.itemsize == 1 else parts).isnan()] = nan
+    return raw
+
+
 def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Equal bit for bit; any NaN is as good as any other."""
-    if x.dtype != y.dtype or x.shape != y.shape:
-        return False
-    if x.is_complex():
-        return same_bits(torch.view_as_real(x), torch.view_as_real(y))
-    bits = BITS[x.element_size()]
-    if x.dtype.is_floating_point:
-        nan = x.float().isnan() if x.element_size() == 1 else x.isnan()
-        if not torch.equal(nan, y.float().isnan() if y.element_size() == 1 else y.isnan()):
-            return False
-        return torch.equal(x.view(bits).masked_fill(nan, 0), y.view(bits).masked_fill(nan, 0))
-    return torch.equal(x.view(bits), y.view(bits))
+    return x.dtype == y.dtype and x.shape == y.shape and torch.equal(pattern(x), pattern(y))
 
 
-def data(dtype: str, nin: int, count: int, seed: int) -> list[torch.Tensor]:
-    """Any bit pattern for integers and float8; for other floats, numbers of many sizes. Different in every place."""
-    draw = torch.Generator().manual_seed(seed)
-    kind = getattr(torch, dtype)
+def data(dtype: str, nin: int, count: int, seed: int, exact_for: str = "") -> list[torch.Tensor]:
+    """Values for so many ranks, other ones in every place: any bits of integers and float8; numbers of many sizes.
+
+    Where torch can hardly do more than move a dtype, they are integers of its size. exact_for: an op that up to seven
+    ranks can combine these values by in any order, with any partial results: none is rounded, and no zero has a sign.
+    """
+    if dtype not in DTYPES:
+        dtype = f"uint{8 * getattr(torch, dtype).itemsize}"
+    kind, draw = getattr(torch, dtype), torch.Generator().manual_seed(seed)
     if dtype in BOOL:
         return [torch.randint(2, (count,), generator=draw).to(kind) for _ in range(nin)]
+    if exact_for and (dtype not in INTEGERS or exact_for == "avg"):  # others wrap
+        small = [1, 2, -1] if exact_for in ("product", "numbers") else [-1, 0, 1] if dtype in FLOAT8 else range(-3, 4)
+        drawn = torch.tensor(small)[torch.randint(len(small), (nin, count), generator=draw)]
+        if not kind.is_signed:
+            drawn = drawn.abs()
+        if kind.is_complex and exact_for == "product":
+            drawn = drawn * (1 + 2j)  # no power of it has a part of zero
+        elif kind.is_complex:
+            drawn = torch.complex(drawn.double(), drawn.roll(1, -1).double())
+        return list(drawn.to(kind))
     if dtype in INTEGERS + FLOAT8:
-        size = torch.empty(0, dtype=kind).element_size()
-        return [torch.randint(256, (count * size,), generator=draw).to(torch.uint8).view(kind) for _ in range(nin)]
-    exact = torch.complex128 if dtype in COMPLEX else torch.float64
-    drawn = torch.randn(nin, count, generator=draw, dtype=exact)
-    scale = torch.randint(-6, 7, (nin, count), generator=draw).double().exp2()
-    return list((drawn * scale).to(kind))
+        return [torch.randint(256, (count * kind.itemsize,), generator=draw).byte().view(kind) for _ in range(nin)]
+    numbers = torch.randn(nin, count, generator=draw, dtype=torch.complex128 if dtype in COMPLEX else torch.float64)
+    return list((numbers * torch.randint(-6, 7, (nin, count), generator=draw).double().exp2()).to(kind))

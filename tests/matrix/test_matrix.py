@@ -1,7 +1,9 @@
-"""What calls refuse of dtypes and layouts, and moves of every dtype."""
+"""What calls refuse of dtypes and layouts, and moves of every dtype. MATRIX=full: all cases, as in `make nightly`."""
 
+import os
 from itertools import product
 
+import psutil
 import pytest
 import torch
 
@@ -9,11 +11,16 @@ import unisono
 from tests.fuzz.api import Native
 from tests.fuzz.programs import Call, Coalesced, Messages
 from tests.fuzz.ranks import Player
-from tests.support.matrix import MOVED, OPS, PAIR_OF, REDUCING, WRITTEN, Case
-from tests.support.matrix_driver import IN_PLACE, arguments, check, drawn, gives, takes
+from tests.support.matrix import FORMS, MOVED, OPS, PAIR_OF, REDUCING, WRITTEN, Case, every
+from tests.support.matrix_driver import IN_PLACE, arguments, check, gives, takes
 from tests.support.matrix_layouts import READ_ONLY, VIEWS, Held, exists
 from tests.support.on_ranks import in_new_world
+from tests.support.reducers_driver import COMPLEX, FLOATS, data, same_bits
 from unisono.engine.reducers import DTYPES
+
+SEED = int(os.environ.get("MATRIX_SEED", "20"))
+
+full = pytest.mark.skipif(os.environ.get("MATRIX") != "full", reason="MATRIX=full runs it")
 
 
 def passed(form: str, dtype: str, op: str, layout: str = "contiguous") -> tuple[list[Held], list[object]]:
@@ -76,6 +83,13 @@ def test_changed_value_or_input_is_noticed(layout: str) -> None:
     assert held.check(None) == "what is only read has changed"
 
 
+@pytest.mark.parametrize("dtype", FLOATS + COMPLEX)
+def test_nan_and_zero_differ(dtype: str) -> None:
+    nan = torch.tensor([torch.nan]).to(getattr(torch, dtype))
+    assert same_bits(nan, nan.clone())
+    assert not same_bits(nan, torch.zeros_like(nan))
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("dtype", MOVED)
 @pytest.mark.ranks(2, hosts=["2x1", "2x2"])
@@ -91,7 +105,7 @@ def test_dtypes_that_are_only_moved(dtype: str) -> None:
 @pytest.mark.ranks(2)
 def test_moved_dtypes_go_to_the_heap() -> None:
     for dtype, go in product(MOVED, (unisono.share_, lambda one: unisono.flatten_([one]))):
-        values = drawn(dtype, 2, 1001, 0)[unisono.get_rank()]
+        values = data(dtype, 2, 1001, 0)[unisono.get_rank()]
         tensor = values.clone().view(getattr(torch, dtype))
         go(tensor)
         assert torch.equal(tensor.view(values.dtype), values), dtype
@@ -101,3 +115,51 @@ def test_moved_dtypes_go_to_the_heap() -> None:
 def test_calls_that_keep_their_inputs() -> None:
     for dtype in MOVED:
         check(Case("broadcast", dtype, "-", 1001, root=1))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@full
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 7, 8])
+def test_every_case(ranks: int, form: str) -> None:
+    """Sizes, roots and values are drawn from the seed."""
+
+    def play_every() -> list[str]:
+        player = Player(api := Native(), api.world)
+        for case in every(form, SEED):
+            player.play([Call(case)])
+        return player.failures
+
+    for failures in unisono.run(play_every, ranks, timeout_s=500):
+        assert not failures, f"{len(failures)} are wrong with MATRIX_SEED={SEED}:\n" + "\n".join(failures[:3])
+
+
+MARKS = (0, 1, 12_345_678, 2**30 + 1, 2**31 - 1, 2**31, 2**31 + 1, 2**31 + 16)
+
+
+def filled(dtype: torch.dtype, most: int, mark: int) -> torch.Tensor:
+    """More than 2^31 elements, `most` everywhere, but for the marks, each with a value of its own."""
+    tensor = torch.full((MARKS[-1] + 1,), most, dtype=dtype)
+    for k, place in enumerate(MARKS):
+        tensor[place] = mark + k
+    return tensor
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@full
+@pytest.mark.skipif(psutil.virtual_memory().available < 10 << 30, reason="needs 10 GiB of free memory")
+@pytest.mark.ranks(2, timeout_s=500)
+def test_more_than_two_gibibytes() -> None:
+    rank = unisono.get_rank()
+    tensor = filled(torch.int8, rank - 100, 10 * rank)
+    unisono.broadcast(tensor, 1)
+    assert torch.equal(tensor, filled(torch.int8, -99, 10))
+    del tensor
+    tensor = filled(torch.uint8, 3 + 200 * rank, 20 + 80 * rank)
+    unisono.all_reduce(tensor)
+    for k, place in enumerate(MARKS):
+        assert tensor[place] == 120 + 2 * k
+        tensor[place] = 206
+    assert all(bool((part == 206).all()) for part in torch.split(tensor, 2**26))
