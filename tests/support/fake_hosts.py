@@ -10,7 +10,6 @@ import signal
 import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self
 
 from tests.support.waiting import until
 from unisono.base.config import Config
@@ -24,57 +23,48 @@ WORLD = 7  # the number of the group of all ranks
 
 
 class FakeHosts(ExitStack):
-    """Hosts such as `2x2`. Of each host: names of sockets, arenas, sentinels, their addresses, far.
+    """Hosts such as `2x2`. Of each host: names of sockets, arenas, addresses of sentinels, far.
 
     sleepers: by rank.
     """
 
     def __init__(self, shape: str, *, silent_s: float = 1.5) -> None:
         super().__init__()
-        self.hosts, self._silent_s = Hosts.parse(shape), silent_s
+        self.hosts = Hosts.parse(shape)
         self.names = [secrets.token_hex(8) for _ in self.hosts.members]
         self.arenas: list[Arena] = []
-        self.sentinels: list[Sentinel] = []
         self.addresses: list[tuple[str, int]] = []
         self.far: list[Far] = []
         self.sleepers: dict[int, subprocess.Popen[bytes]] = {}
-
-    def __enter__(self) -> Self:
-        try:
-            self._begin()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def _begin(self) -> None:
-        secret = secrets.token_bytes(32)
-        processes: list[dict[int, tuple[int, int]]] = []
-        me = os.getpid(), start_ticks(os.getpid())
-        for members in self.hosts.members:
-            arena = Arena.create(self.hosts.ranks, Config(heap_bytes=4 << 20))
-            self.callback(arena.close)
-            ranks = {members[0]: me}
-            for rank in members[1:]:
-                sleeper = self.sleepers[rank] = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-                self.callback(sleeper.wait)
-                self.callback(sleeper.kill)
-                ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
-            sentinel = Sentinel(arena)
-            self.callback(sentinel.stop)
-            self.addresses.append(sentinel.listen(self.names[len(self.arenas)], "127.0.0.1"))
-            self.arenas.append(arena)
-            self.sentinels.append(sentinel)
-            processes.append(ranks)
-        for number, sentinel in enumerate(self.sentinels):
-            names = [*"abcdefgh"[: len(self.addresses)]]
-            sentinel.serve(self.hosts, number, processes[number], self.addresses, secret, self._silent_s, names=names)
-        for number, members in enumerate(self.hosts.members):
-            far = Far(self.arenas[number], self.hosts, members[0], self.names[number], self._silent_s)
-            self.callback(far.close)
-            self.far.append(far)
-            sentinel_of(far)
-            far.register(WORLD, self.arenas[number].start, range(self.hosts.ranks))
+        with ExitStack() as failed:
+            failed.push(self)  # an error closes what has begun
+            secret = secrets.token_bytes(32)
+            made: list[tuple[Sentinel, dict[int, tuple[int, int]]]] = []
+            me = os.getpid(), start_ticks(os.getpid())
+            for members in self.hosts.members:
+                arena = Arena.create(self.hosts.ranks, Config(heap_bytes=4 << 20))
+                self.callback(arena.close)
+                ranks = {members[0]: me}
+                for rank in members[1:]:
+                    sleeper = self.sleepers[rank] = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+                    self.callback(sleeper.wait)
+                    self.callback(sleeper.kill)
+                    ranks[rank] = sleeper.pid, start_ticks(sleeper.pid)
+                sentinel = Sentinel(arena)
+                self.callback(sentinel.stop)
+                self.addresses.append(sentinel.listen(self.names[len(self.arenas)], "127.0.0.1"))
+                self.arenas.append(arena)
+                made.append((sentinel, ranks))
+            names = [*"abcdefgh"[: len(made)]]
+            for number, (sentinel, ranks) in enumerate(made):
+                sentinel.serve(self.hosts, number, ranks, self.addresses, secret, silent_s, names=names)
+            for number, members in enumerate(self.hosts.members):
+                far = Far(self.arenas[number], self.hosts, members[0], self.names[number], silent_s)
+                self.callback(far.close)
+                self.far.append(far)
+                sentinel_of(far)
+                far.register(WORLD, self.arenas[number].start, range(self.hosts.ranks))
+            failed.pop_all()
 
     def refresh(self, host: int, gid: int = WORLD) -> None:
         """Let a host ask the others what the ranks of a group have said, and wait for the answer."""

@@ -111,7 +111,6 @@ class FakeNetwork:
         self._writes, self._estate = kills, [(object(), b"")] * len(hosts)
         """Host -> what its sentinel remembers, and in which form it is written down."""
         self._ticks = [self.now] * len(hosts)
-        self._next = [(self.now, host) for host in range(len(hosts))]
         self._flying: list[tuple[float, int, int, bytes]] = []
         self._order = itertools.count()
         for host in range(len(hosts)):
@@ -120,7 +119,6 @@ class FakeNetwork:
             self.register()
 
     def register(self, gid: int = WORLD, members: Sequence[int] | None = None) -> None:
-        """All members use this group."""
         members = range(sum(map(len, self.hosts))) if members is None else members
         for host, ranks in enumerate(self.hosts):
             for rank in ranks:
@@ -133,7 +131,6 @@ class FakeNetwork:
         self.step(host, Said(rank, "wake", [gid]))
 
     def step(self, host: int, event: Event) -> None:
-        """Give a machine an event, and its messages to the network."""
         self.machines[host].step(event, self.now)
         self.deliver(host)
 
@@ -165,20 +162,15 @@ class FakeNetwork:
                     heapq.heappush(self._flying, (when, next(self._order), to, data))
         machine.sent = []
         self._ticks[host] = self.now + machine.wake_in(self.now)
-        heapq.heappush(self._next, (self._ticks[host], host))
 
     def lives(self, host: int) -> bool:
         return host not in self.stopped and not self.machines[host].done
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
         end = self.now + seconds
         while True:
-            while self._next and (
-                self._next[0][0] != self._ticks[self._next[0][1]] or not self.lives(self._next[0][1])
-            ):
-                heapq.heappop(self._next)
-            tick = max(self.now, self._next[0][0]) if self._next else end
+            ticks = [(max(self.now, tick), host) for host, tick in enumerate(self._ticks) if self.lives(host)]
+            tick, host = min(ticks, default=(end, 0))
             arrival = self._flying[0][0] if self._flying else end
             if min(tick, arrival) >= end:
                 self.now = end
@@ -189,7 +181,6 @@ class FakeNetwork:
                 if self.lives(to) and (datagram := self.seals[to].open(data)):
                     self.step(to, datagram)
             else:
-                _, host = heapq.heappop(self._next)
                 self.step(host, Tick())
 
     def until(self, condition: Callable[[], bool], most_s: float = 30.0) -> float:
@@ -210,7 +201,6 @@ class FakeNetwork:
         return {other for other, ranks in enumerate(self.hosts) if not silent.isdisjoint(ranks)}
 
     def cut_off(self) -> set[int]:
-        """The hosts whose ranks have been told that they are cut off."""
         return {host for host in range(len(self.hosts)) if self.heard(host, "cut")}
 
     def cut(self, *sides: Iterable[int]) -> None:

@@ -2,7 +2,6 @@
 
 import ctypes as c
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -45,31 +44,30 @@ class Wires:
 
     def __init__(self, random: Random) -> None:
         self.random, self.aborted = random, False
-        self._waiting: dict[tuple[Key, bool], list[_Transfer]] = defaultdict(list)
+        self._waiting: list[tuple[Key, _Transfer]] = []
         self._pairs: list[tuple[_Transfer, _Transfer]] = []
         self.spy: Callable[[Key, torch.Tensor], object] = lambda *_: None
 
     @property
     def unmet(self) -> int:
         """How many sends and receives have not met."""
-        return sum(map(len, self._waiting.values()))
+        return len(self._waiting)
 
     def put(self, key: Key, transfer: _Transfer) -> None:
-        """A send or a receive begins."""
         if transfer.sends:
             self.spy(key, transfer.data)
-        if others := self._waiting[key, not transfer.sends]:
-            into, out = sorted((transfer, others.pop(0)), key=lambda one: one.sends)
-            assert out.data.numel() == into.data.numel(), "a message of another size"
-            self._pairs.append((out, into))
-        else:
-            self._waiting[key, transfer.sends].append(transfer)
+        met = next((one for one in self._waiting if one[0] == key and one[1].sends != transfer.sends), None)
+        if met is None:
+            self._waiting.append((key, transfer))
+            return
+        self._waiting.remove(met)
+        into, out = sorted((transfer, met[1]), key=lambda one: one.sends)
+        assert out.data.numel() == into.data.numel(), "a message of another size"
+        self._pairs.append((out, into))
 
     def take_back(self, receive: _Transfer) -> None:
         """Let no message meet this receive any more, unless one has."""
-        for (_, sends), waiting in self._waiting.items():
-            if not sends and receive in waiting:
-                waiting.remove(receive)
+        self._waiting = [one for one in self._waiting if one[1] is not receive or receive.sends]
 
     def move(self) -> bool:
         """Move a few bytes of any message; False if there is none that could go on."""

@@ -44,7 +44,6 @@ class Member:
         return self._handle
 
     def ask(self, call: str, *args: object) -> None:
-        """Let it make a call."""
         assert self.handle
         assert self.process.stdin
         self.process.stdin.write(f"{json.dumps([call, *args])}\n")
@@ -61,7 +60,6 @@ class Member:
         return json.loads(line)
 
     def tell(self, call: str, *args: object) -> Any:
-        """Both."""
         self.ask(call, *args)
         return self.answer()
 
@@ -73,7 +71,6 @@ class Member:
         return stopped or bool(select.select([out], [], [], 0)[0])
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
 

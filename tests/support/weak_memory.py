@@ -71,7 +71,6 @@ class Memory:
         self.running = self.writer
 
     def by(self, process: Process, action: Callable[[Memory], T]) -> T:
-        """Let a process do something."""
         before, self.running = self.running, process
         try:
             return action(self)
