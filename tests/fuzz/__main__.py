@@ -9,9 +9,10 @@ draws the same for the same seed.
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -20,35 +21,10 @@ from tests.fuzz import deaths, reconfigures, worlds
 TRIES = 3  # runs in which a program must pass before it counts as right: some faults are races
 SMALLER_S = 120.0
 
-
-class Engine(NamedTuple):
-    """How one kind of thing is drawn and tried, without end.
-
-    run: yields the things that ran, the last one alone and with those before it, and what is wrong with it.
-    watch: runs one again. parts: the fields from which the search for a smaller one may drop items.
-    """
-
-    run: Callable[[str], Iterator[tuple[list[Any], list[str]]]]
-    watch: Callable[[Any], list[str]] | None = None
-    parts: tuple[str, ...] = ()
-    script: str = ""
-
-
-ENGINES = {
-    "programs": Engine(
-        worlds.draw_and_run,
-        worlds.watch,
-        ("steps", "settings"),
-        "from tests.fuzz.programs import *\nfrom tests.fuzz.worlds import watch",
-    ),
-    "deaths": Engine(
-        deaths.draw_and_run,
-        lambda scene: deaths.watch(scene) if all(one.call < len(scene.calls) for one in scene.faults) else [],
-        ("faults", "calls"),
-        "from tests.fuzz.fault_scene import *\nfrom tests.fuzz.deaths import watch",
-    ),
-    "reconfigures": Engine(reconfigures.draw_and_run),
-}
+ENGINES: dict[str, Any] = {"programs": worlds, "deaths": deaths, "reconfigures": reconfigures}
+"""Modules. draw_and_run(seed): yields without end the things that ran, the last one alone and with those before it, and
+what is wrong with it. watch: runs one again. PARTS: the fields from which the search for a smaller one may drop items.
+"""
 
 
 def simpler(whole: Any, parts: tuple[str, ...]) -> Iterator[Any]:
@@ -58,18 +34,19 @@ def simpler(whole: Any, parts: tuple[str, ...]) -> Iterator[Any]:
         width = -(-len(items) // 2)
         while width:
             for at in range(0, len(items), width):
-                yield replace(whole, **{name: items[:at] + items[at + width :]})
+                with suppress(ValueError):  # it makes no sense
+                    yield replace(whole, **{name: items[:at] + items[at + width :]})
             width //= 2
 
 
-def smallest(starts: list[Any], engine: Engine) -> Any:
+def smallest(starts: list[Any], engine: Any) -> Any:
     end = time.monotonic() + SMALLER_S
 
     def fails(one: Any) -> bool:
-        return engine.watch is not None and any(engine.watch(one) for _ in range(TRIES))
+        return any(engine.watch(one) for _ in range(TRIES))
 
     least = next(filter(fails, starts), None)
-    while found := next((one for one in simpler(least, engine.parts) if time.monotonic() < end and fails(one)), None):
+    while found := next((one for one in simpler(least, engine.PARTS) if time.monotonic() < end and fails(one)), None):
         least = found
     return least
 
@@ -83,15 +60,18 @@ def main(
     engine, seed = ENGINES[what], seed or secrets.token_hex(4)
     print(f"seed {seed}")
     end, number, failed = time.monotonic() + seconds, 0, 0
-    for starts, wrong in engine.run(seed):
+    for starts, wrong in engine.draw_and_run(seed):
         number += 1
         if wrong:
             failed += 1
             print(f"\nnumber {number} of seed {seed} goes wrong:", *(text[:1500] for text in wrong), sep="\n  ")
             least = smallest(starts, engine)
             again = least or starts[0]
-            print("\nThe smallest found:" if least else "\nIt does not go wrong again:")
-            print(f"{engine.script}\n\nprint(watch({again}))", flush=True)
+            found = "\nThe smallest found:" if least else "\nIt does not go wrong again:"
+            script = (
+                f"from {type(again).__module__} import *\nfrom {engine.__name__} import watch\n\nprint(watch({again}))"
+            )
+            print(found, script, sep="\n", flush=True)
         if time.monotonic() > end:
             break
     print(f"{number} {what}, of which {failed} went wrong, with seed {seed}")

@@ -32,6 +32,7 @@ _SILENCE_S, _STOPPED_S = 1.5, 0.5
 _BRIEF_S = 4.0  # a brief cut: hosts may be silent for a second longer then
 _MARK = "UNISONO_FUZZ_SCENE"
 _LEFT_S = 30.0
+PARTS = ("faults", "calls")  # of a scene: a smaller one has less of these
 
 
 def draw_and_run(seed: str) -> Iterator[tuple[list[Scene], list[str]]]:
@@ -50,14 +51,10 @@ def check(scene: Scene, cluster: Cluster | None = None) -> None:
 def watch(scene: Scene, cluster: Cluster | None = None) -> list[str]:
     _begin()
     descriptors, others = _descriptors(), _marked()
-    brief = any(fault.how == "brief cut" for fault in scene.faults)
-    config = Config.from_env().replace(
-        timeout_s=TIMEOUT_S if scene.times_out else 1000.0,
-        keep_inputs=int(scene.keep_inputs),
-        stall_warning_s=0,
-        host_silence_s=_BRIEF_S + 1 if brief else _SILENCE_S,
-    )
-    hosts = None if cluster or not scene.shape.spans else scene.hosts
+    limit_s, kept = TIMEOUT_S if scene.times_out else 1000.0, int(scene.keep_inputs)
+    silence_s = _BRIEF_S + 1 if any(fault.how == "brief cut" for fault in scene.faults) else _SILENCE_S
+    config = Config.from_env().replace(timeout_s=limit_s, keep_inputs=kept, stall_warning_s=0, host_silence_s=silence_s)
+    hosts = None if cluster else scene.hosts
     with tempfile.TemporaryDirectory() as folder:
         warden = _Warden(scene, Path(folder), cluster)
         warden.start()
@@ -121,17 +118,12 @@ class _Warden(threading.Thread):
             return int
         assert self._cluster
         some, host = self._cluster, self._cluster.hosts.host_of(fault.rank)
-        if fault.how in ("cut link", "brief cut"):
-            some.cut(host)
-            return lambda: some.mend(host)
-        if fault.how in BRIEF:
-            return _shake(some, host, fault.how)
-        if fault.how == "cut pair":
-            some.cut_pair(host - 1, host)
-            return lambda: some.mend_pair(host - 1, host)
-        stopped = some.processes(host)
-        _send(signal.SIGSTOP, stopped)
-        return lambda: _send(signal.SIGCONT, stopped)
+        if fault.how == "stop host":
+            stopped = some.processes(host)
+            _send(signal.SIGSTOP, stopped)
+            return partial(_send, signal.SIGCONT, stopped)
+        cut = partial(some.cut, host, {"cut pair": "pair", "loose link": "link"}.get(fault.how, "cable"))
+        return _shake(cut) if fault.how.startswith("loose") else cut()
 
     def _is_due(self, fault: Fault, at: float) -> bool:
         passed_s = time.monotonic() - at
@@ -143,16 +135,15 @@ class _Warden(threading.Thread):
         return fault.how in STOPPING and passed_s > _STOPPED_S
 
 
-def _shake(cluster: Cluster, host: int, how: str) -> Callable[[], object]:
+def _shake(cut: Callable[[], Callable[[], object]]) -> Callable[[], object]:
     """Let a host have a loose contact until what this returns is called."""
-    part, whole = (cluster.cut, cluster.mend) if how == "loose cable" else (cluster.link_down, cluster.link_up)
     over, rng = threading.Event(), random.Random(5)
 
     def shake() -> None:
         while not over.wait(rng.uniform(0.05, 0.3)):
-            part(host)
+            mend = cut()
             over.wait(rng.uniform(0.01, 0.05))
-            whole(host)
+            mend()
 
     shaking = threading.Thread(target=shake)
     shaking.start()

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock, patch
 
 import torch
@@ -87,9 +87,6 @@ class Moments:
         with self._lock:
             self._over = True
 
-    def of_call(self, number: int) -> list[Fault]:
-        return [fault for fault in self.left if fault.call == number and not (fault.in_recovery or fault.in_meeting)]
-
     def flag(self, words: str) -> Path:
         """A file by which ranks tell each other what they have come to."""
         return self._folder / f"{words} {self._me}"
@@ -109,18 +106,29 @@ class Moments:
         self.felt()
 
     @contextmanager
-    def suffer(self, fault: Fault, call: Call, group: unisono.Group) -> Iterator[None]:
-        """Let the fault happen around what is within the block."""
-        moment, _, when = fault.moment.partition(" ")
+    def suffer(self, where: int | str, call: Call, group: unisono.Group) -> Iterator[None]:
+        """Let the faults happen around what is within the block: the call of this number, "meeting" or "recovery"."""
+        with ExitStack() as stack:
+            for fault in [fault for fault in self.left if fault.where == where]:
+                stack.enter_context(self._suffer(fault, call, group))
+            yield
+
+    @contextmanager
+    def _suffer(self, fault: Fault, call: Call, group: unisono.Group) -> Iterator[None]:
+        if fault.where == "recovery":
+            self.left.remove(fault)
+        moment, _, detail = fault.moment.partition(" ")
         around: AbstractContextManager[None] = nullcontext()
         match moment:
             case "row" if call.name in scenes.COLLECTIVES:
-                around = self._at_row(fault, call, group, int(when))
+                around = self._at_row(fault, call, group, int(detail))
             case "awaited":
                 self.until(f"waits {fault.call}", group.size - 1)
                 self._happen(fault, group)
-            case "before":
+            case "before" if not detail:
                 self._happen(fault, group)
+            case "before" | "after" if detail:  # a step of the meeting
+                around = self._at_step(fault, group, *_MEETING[detail], after=moment == "after")
             case "waiting":
                 signal.signal(signal.SIGUSR1, lambda *_: self._abort(group))
                 once_waiting(partial(self._happen_later, fault, group))
@@ -129,27 +137,17 @@ class Moments:
                 before = entered()
                 once(lambda: entered() > before, partial(self._happen_later, fault, group))
             case "within" | "shrink":
-                threading.Thread(target=self._happen_later, args=(fault, group, float(when)), daemon=True).start()
+                threading.Thread(target=self._happen_later, args=(fault, group, float(detail)), daemon=True).start()
             case "lend" | "borrow":
                 around = self._at_step(fault, group, group.engine.lender, moment)
             case "tell":
-                around = self._at_step(fault, group, Board, "set_proposal", times=int(when))
+                around = self._at_step(fault, group, Board, "set_proposal", times=int(detail))
             case "join":
                 around = self._at_step(fault, group, survivors, "_go_on")
         with around:
             yield
-        if moment == "after":
+        if fault.moment == "after":
             self._happen(fault, group)
-
-    @contextmanager
-    def meet(self) -> Iterator[None]:
-        """Let a fault happen before or after the step of the ranks' meeting that it names."""
-        with ExitStack() as stack:
-            for fault in self.left:
-                if fault.in_meeting:
-                    when, _, step = fault.moment.partition(" ")
-                    stack.enter_context(self._at_step(fault, unisono.init(), *_MEETING[step], after=when == "after"))
-            yield
 
     @contextmanager
     def _at_row(self, fault: Fault, call: Call, group: unisono.Group, row: int) -> Iterator[None]:
@@ -204,16 +202,14 @@ class Moments:
     def _happen(self, fault: Fault, group: unisono.Group) -> None:
         if fault in self.left:
             self.left.remove(fault)
-        pid, span = self._mark(fault, group), cast(Any, group.world.span)
-        begun = self._folder / f"begun {self._scene.faults.index(fault)}"
-        if fault.how in _ENDS:
-            _ENDS[fault.how]()
-            threading.Event().wait()  # until it has ended
+        pid, begun = self._mark(fault, group), self._folder / f"begun {self._scene.faults.index(fault)}"
+        span: Any = group.world.span
         if fault.how in _RAISED:
             raise _RAISED[fault.how]
         if fault.how == "time out":
             raise unisono.WaitTimeout("init()", 1.0, (self._scene.next_to(fault),), self._me)
         kinds: dict[str, Callable[[], object]] = {
+            **_ENDS,
             **dict.fromkeys(("kill", "end sentinel"), lambda: os.kill(pid, signal.SIGKILL)),
             **dict.fromkeys(scenes.STOPPING, lambda: os.kill(pid, signal.SIGSTOP)),
             **dict.fromkeys((*scenes.OF_HOSTS, *scenes.BRIEF), lambda: until(begun.exists)),
@@ -229,6 +225,8 @@ class Moments:
             "refuse": lambda: unisono.all_reduce(torch.ones(3), "no op", group),
         }
         kinds[fault.how]()
+        if fault.how in scenes.DEADLY:
+            threading.Event().wait()  # until it has ended
 
     @staticmethod
     def _lose(span: Any, silence_s: float) -> None:

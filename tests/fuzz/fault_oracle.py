@@ -25,6 +25,9 @@ class _Seen(NamedTuple):
         for rank, events in sorted(self.said.items()):
             yield from ((rank, event) for event in events if event["what"] == what)
 
+    def heard(self, words: str) -> Iterator[tuple[int, Event]]:
+        return ((rank, event) for rank, event in self.events("error") if words in event["text"])
+
     @property
     def happened(self) -> list[Fault]:
         return [self.scene.faults[number] for number in self.faults]
@@ -104,9 +107,7 @@ def _blamed(seen: _Seen) -> Iterator[str]:
     """Does PeerGone say of which process it speaks, what has happened to it, and where its own rank waited for it?"""
     scene = seen.scene
     happened = {scene.faults[number].rank: (scene.faults[number].how, pid) for number, (pid, _) in seen.faults.items()}
-    only_sentinels = {fault.how for fault in scene.faults if fault.how not in scenes.UNNOTICED} <= {
-        *scenes.OF_SENTINELS
-    }
+    only_sentinels = {fault.how for fault in scene.faults} <= {*scenes.UNNOTICED, *scenes.OF_SENTINELS}
     told: dict[int, set[bool]] = {}
     for rank, event in seen.events("error"):
         if event["kind"] != "PeerGone" or (scene.meets and event["step"] < 0):
@@ -141,22 +142,18 @@ def _steps_told(seen: _Seen) -> Iterator[str]:
     for fault in seen.happened:
         if (fault.how, fault.moment) == ("freeze", "lend"):
             words = "is to lend or use the memory, as all have agreed: let it go on, end it, or leave"
-        elif fault.how == "interrupt" and fault.in_recovery:
+        elif fault.how == "interrupt" and fault.where == "recovery":
             words = "KeyboardInterrupt in shrink()" if fault.moment == "join" else "Call shrink() again: it waits"
         else:
             continue
         others = set(seen.said) - scene.frozen - {fault.rank}
-        heard = {
-            rank
-            for rank, event in seen.events("error")
-            if words in event["text"] and (event["culprit"] == fault.rank or fault.rank in event["missing"])
-        }
+        heard = {rank for rank, one in seen.heard(words) if fault.rank in (one["culprit"], *one["missing"])}
         if not (heard & others if fault.how == "freeze" else heard >= others):
             yield f"of {sorted(others)}, only {sorted(heard)} are told of {fault} that it {words}"
     without = {fault.rank for fault in seen.happened if fault.how == "no memory"}
     hosts = map(set[int], scene.shape.members)
     full = not scene.meets and any(host <= scene.dead | without for host in hosts if host & without)
-    heard = {rank for rank, event in seen.events("error") if "is too full" in event["text"]}
+    heard = {rank for rank, _ in seen.heard("is too full")}
     for rank in heard if not full else seen.said.keys() - heard:
         yield f"rank {rank} has heard of a host without memory, or not: {full}"
 
@@ -165,7 +162,7 @@ def _met(seen: _Seen) -> Iterator[str]:
     """What is wrong in the errors of a meeting: each names the rank that failed, and says that no group exists yet."""
     nothing = {"kind": "", "missing": [], "culprit": -1, "text": "nothing", "step": 0}
     for fault in seen.happened:
-        if not fault.in_meeting or fault.how == "pause":
+        if fault.where != "meeting" or fault.how == "pause":
             continue
         late = fault.how in ("freeze", "time out") or fault.moment == "before come" or _is_unseen(seen.scene, fault)
         named = seen.scene.next_to(fault) if fault.how == "time out" else fault.rank
@@ -206,11 +203,8 @@ def _waits_ended(seen: _Seen) -> Iterator[str]:
                 if error["culprit"] != fault.rank or words not in error["text"]:
                     yield f"rank {rank} is not told of {fault}: {error}"
         if (fault.how, fault.moment) == ("detour", "awaited"):
-            shrinks = {
-                rank
-                for rank, event in seen.events("error")
-                if (event["step"], event["culprit"]) == (fault.call, fault.rank) and "it shrinks group" in event["text"]
-            }
+            where = fault.call, fault.rank
+            shrinks = {k for k, one in seen.heard("it shrinks group") if (one["step"], one["culprit"]) == where}
             for rank in here.keys() - {fault.rank} - shrinks:
                 yield f"rank {rank} is not told that rank {fault.rank} shrinks a group: {here[rank]}"
         if fault.how == "late":

@@ -7,7 +7,6 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,6 @@ from tests.support.lanes import without_limits
 from tests.support.matrix_driver import CHANGED, IN_PLACE, wanted
 from tests.support.waiting import once_waiting
 from unisono.ranks.rendezvous.identity import HOST_ID
-from unisono.schedule import Hosts
 
 LIMIT_S = 1.0  # of the call to which a rank comes late
 _AT_ONCE_S = 5.0  # how long a call of a group that is over may take: less than any that waits
@@ -75,13 +73,13 @@ class _Rank:
 
     def meet(self, names: Sequence[str], port: int) -> bool:
         """Meet the others at the store of rank 0, as ranks that a launcher started. False: there is no group."""
-        hosts, limit_s = Hosts.parse(self._scene.hosts), unisono.init().timeout_s
+        hosts, limit_s = self._scene.shape, unisono.init().timeout_s
         if names:
             enter(names[hosts.host_of(self._me)])
         elif hosts.spans:
             os.environ[HOST_ID] = f"{hosts.host_of(self._me)}"
         try:
-            with self._moments.meet():
+            with self._moments.suffer("meeting", Call("barrier"), unisono.init()):
                 group, store = join(self._me, hosts, port, min(limit_s, 100.0), "" if names else "127.0.0.1")
         except KeyboardInterrupt:
             self.tell("no group")
@@ -136,13 +134,11 @@ class _Rank:
         if isinstance(step, programs.Call):  # it takes long: not while faults are due
             wanted(replace(step.case, shared=False, async_op=False), group.size)
         limit_s, timed_out = group.timeout_s, self._moments.flag(f"timed out {number}")
+        if number in self._awaited:
+            self._awaited.remove(number)
+            once_waiting(self._moments.flag(f"waits {number}").touch)
         try:
-            with ExitStack() as stack:
-                if number in self._awaited:
-                    self._awaited.remove(number)
-                    once_waiting(self._moments.flag(f"waits {number}").touch)
-                for fault in self._moments.of_call(number):
-                    stack.enter_context(self._moments.suffer(fault, call, group))
+            with self._moments.suffer(number, call, group):
                 for fault in self._scene.faults if not timed_out.exists() else ():
                     if fault.call == number and fault.rank != self._me:
                         self._leave_alone(fault, group)
@@ -202,11 +198,7 @@ class _Rank:
         """Go on in a smaller group; the call from which all go on."""
         world = unisono.init()
         late = self._missing(error, world) if not self._scene.late else set()
-        with ExitStack() as stack:
-            for fault in list(self._moments.left):
-                if fault.in_recovery:
-                    self._moments.left.remove(fault)
-                    stack.enter_context(self._moments.suffer(fault, Call("barrier"), world))
+        with self._moments.suffer("recovery", Call("barrier"), world):
             smaller = self._shrink(world, late)
         again = world.shrink()
         if not (smaller is again is unisono.init() and smaller.world_ranks[smaller.rank] == self._me):

@@ -1,6 +1,7 @@
 """A scene of the fault fuzzer as data: a world, a short program, and what happens to its ranks. It prints as Python."""
 
 import random
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,12 +126,10 @@ class Fault:
     moment: str = "before"
 
     @property
-    def in_recovery(self) -> bool:
-        return self.moment.partition(" ")[0] in ("shrink", *STEPS)
-
-    @property
-    def in_meeting(self) -> bool:
-        return self.moment.startswith(("before ", "after "))
+    def where(self) -> int | str:
+        if self.moment.partition(" ")[0] in ("shrink", *STEPS):
+            return "recovery"
+        return "meeting" if self.moment.startswith(("before ", "after ")) else self.call
 
 
 @dataclass(frozen=True)
@@ -147,6 +146,10 @@ class Scene:
     keep_inputs: bool = False
     hasty: bool = False
     launched: bool = False
+
+    def __post_init__(self) -> None:
+        if any(fault.call >= len(self.calls) for fault in self.faults):
+            raise ValueError(f"a fault is in no call: {self}")
 
     @property
     def shape(self) -> Hosts:
@@ -176,10 +179,9 @@ class Scene:
 
     @property
     def meets(self) -> bool:
-        return any(fault.in_meeting for fault in self.faults)
+        return any(fault.where == "meeting" for fault in self.faults)
 
     def next_to(self, fault: Fault) -> int:
-        """The rank after that of a fault."""
         return (fault.rank + 1) % self.ranks
 
     @property
@@ -194,12 +196,31 @@ class Scene:
     @property
     def late_to_shrink(self) -> bool:
         """Is a rank stopped for longer than the others wait, while it recovers with them?"""
-        return any(fault.how == "freeze" and fault.in_recovery for fault in self.faults)
+        return any(fault.how == "freeze" and fault.where == "recovery" for fault in self.faults)
 
     @property
     def frozen(self) -> set[int]:
         """The ranks that are stopped for longer than the others wait, or dismissed."""
         return {fault.rank for fault in self.faults if fault.how in ("freeze", "dismissed")}
+
+
+def _read_call(text: str) -> Call:
+    words, _, members = text.partition(" of ")
+    name, _, count = words.partition(" ")
+    return Call(name, int(count or 5), tuple(map(int, members.split())))
+
+
+def _read_fault(text: str) -> Fault:
+    found = re.fullmatch(r"(\d+) (\D+) (\d+) ?(.*)", text)
+    assert found, text
+    rank, how, number, moment = found.groups()
+    return Fault(int(rank), how, int(number), moment or "before")
+
+
+def scene(hosts: str, calls: str | tuple[Call, ...], *faults: str, keep_inputs: bool = False) -> Scene:
+    """calls: such as "barrier, ring 1000, all_reduce 4 of 0 2". faults: such as "1 kill 0 row 3"; see `Fault`."""
+    some = tuple(map(_read_call, calls.split(", "))) if isinstance(calls, str) else calls
+    return Scene(hosts, some, tuple(map(_read_fault, faults)), keep_inputs)
 
 
 def draw_hasty(rng: random.Random, hosts: str) -> Scene:

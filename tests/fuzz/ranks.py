@@ -1,11 +1,11 @@
 """How a rank runs a program: step by step, with a check of all that it gets."""
 
 import random
-import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -163,14 +163,9 @@ class Player:
         world = self._groups["world"]
         everybody = range(self._api.place(world)[1])
         players = [Player(self._api, self._api.new_group(everybody, world)) for _ in step.branches]
-        threads = [
-            threading.Thread(target=player.play, args=(branch,))
-            for player, branch in zip(players, step.branches, strict=True)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread, player in zip(threads, players, strict=True):
-            thread.join()
+        with ThreadPoolExecutor(len(players)) as pool:
+            list(pool.map(Player.play, players, step.branches))
+        for player in players:
             self.failures += player.failures
             self._made.append(player._groups["world"])
 

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 MOST = 4  # how many processes form a group
 LIMIT_S, SHORT_S, MORE_S = 40.0, 3.0, 8.0
 """The time-out of a call without stopped processes, and with them; and by how much it may take longer."""
-_KILL, _STOP = signal.SIGKILL, signal.SIGSTOP
+_KILL, _STOP = int(signal.SIGKILL), int(signal.SIGSTOP)  # a round prints as Python
 _LATEST_S = 0.12  # a group is formed by then
 
 
@@ -129,6 +129,15 @@ class Players:
         made = [index for index, answer in enumerate(answers) if isinstance(answer, list) and index not in killed]
         groups = {some[index].tell("group") for index in made}
         return wrong + [f"{len(groups)} groups of ranks {made}"] * (len(groups) > 1)
+
+
+PARTS = ()  # a round is not made smaller
+
+
+def watch(one: Round) -> list[str]:
+    """What is wrong in a round of new processes."""
+    with processes() as start:
+        return Players(start).play(one)
 
 
 def draw_and_run(seed: str) -> Iterator[tuple[list[Round], list[str]]]:

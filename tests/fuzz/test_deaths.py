@@ -1,7 +1,6 @@
 """Scenes with deaths and other faults: some that are hard, and a share of those that are drawn by lot."""
 
 import random
-import re
 import time
 from dataclasses import replace
 from itertools import cycle
@@ -10,30 +9,11 @@ import pytest
 
 from tests.conftest import NIGHTLY
 from tests.fuzz.deaths import check
-from tests.fuzz.fault_scene import AT_REST, COLLECTIVES, ENDS, Call, Fault, Scene, draw, draw_hasty
+from tests.fuzz.fault_scene import AT_REST, COLLECTIVES, ENDS, Call, draw, draw_hasty, scene
 
 DRAWN_S = 60.0 if NIGHTLY else 3.0
 
 LONG = 2_000_000  # elements: more than is under way between hosts
-
-
-def call(text: str) -> Call:
-    words, _, members = text.partition(" of ")
-    name, _, count = words.partition(" ")
-    return Call(name, int(count or 5), tuple(map(int, members.split())))
-
-
-def fault(text: str) -> Fault:
-    found = re.fullmatch(r"(\d+) (\D+) (\d+) ?(.*)", text)
-    assert found, text
-    rank, how, number, moment = found.groups()
-    return Fault(int(rank), how, int(number), moment or "before")
-
-
-def scene(hosts: str, calls: str | tuple[Call, ...], *faults: str, keep_inputs: bool = False) -> Scene:
-    """calls: such as "barrier, ring 1000, all_reduce 4 of 0 2". faults: such as "1 kill 0 row 3"; see `Fault`."""
-    some = tuple(map(call, calls.split(", "))) if isinstance(calls, str) else calls
-    return Scene(hosts, some, tuple(map(fault, faults)), keep_inputs)
 
 
 SUM = Call("all_reduce", 4)
@@ -135,10 +115,8 @@ SCENES = {
     },
     "left out while it waits in messages": scene("3", "ring 4, ring 4", "1 dismissed 1 waiting"),
     "left out while it waits in a collective": scene("2x2", "all_reduce 4, all_reduce 4", "1 dismissed 1 waiting"),
-    "the world is aborted while a sub-group waits": scene(
-        "4", "barrier, all_reduce 4 of 0 2", f"1 abort 0 {AT_REST}", "2 detour 1"
-    ),
-    "aborted while awaited by a rank for which another one waits": scene("3", "barrier, chain", "0 abort 1 awaited"),
+    "aborted while a sub-group waits": scene("4", "barrier, all_reduce 4 of 0 2", f"1 abort 0 {AT_REST}", "2 detour 1"),
+    "aborted while awaited by a rank for which another waits": scene("3", "barrier, chain", "0 abort 1 awaited"),
     **{
         f"rank 2 of {hosts} is late in {name}": scene(hosts, (what, what), "2 late 1")
         for hosts, name, what in [
@@ -147,9 +125,7 @@ SCENES = {
             ("3", "a sub-group", Call("all_reduce", 4, (1, 2))),
         ]
     },
-    "a rank is stopped while the others give up to meet": scene(
-        "3", (SUM,), "2 kill 0 after come", "1 pause 0 after come"
-    ),
+    "stopped while the others give up to meet": scene("3", (SUM,), "2 kill 0 after come", "1 pause 0 after come"),
     "killed with the store at which all have met": replace(scene("3", (SUM,) * 2, "0 kill 1"), launched=True),
     **{f"{words}, of {hosts}, as they meet": scene(hosts, (SUM,), words) for hosts, words in MEETING},
     "a rank waits for the message of one that waits for the dead": scene("4", "barrier, chain 1000", "1 kill 1"),
@@ -195,13 +171,11 @@ SCENES = {
         for hosts in ("4", "2x2")
     },
     "a sentinel stops for a moment": scene("2x2", "all_reduce, ring 1000", "2 pause sentinel 1"),
-    "a rank and a sentinel are killed": scene(
+    "a rank and two sentinels are killed": scene(
         "2x2", "all_reduce, barrier, ring 1000", "1 kill 1", "0 end sentinel 1", "2 end sentinel 1 after"
     ),
     "a sentinel ends": scene("3x1", "all_reduce, barrier", "2 end sentinel 1"),
-    "a sentinel and its spare process end": scene(
-        "2+1+1", "all_reduce, ring, barrier", "0 end sentinels 1", "3 end sentinels 2"
-    ),
+    "sentinels and spares end": scene("2+1+1", "all_reduce, ring, barrier", "0 end sentinels 1", "3 end sentinels 2"),
     "the sentinel of an awaited rank ends": scene("2x1", (SUM, SUM), "1 end sentinel 1 awaited"),
     "its spare process ends, too": scene("2x1", (SUM, SUM), "1 end sentinels 1 awaited"),
     "a sentinel ends, in messages": scene("3x1", "ring, ring 1000", "0 end sentinel 1"),

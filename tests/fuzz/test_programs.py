@@ -1,8 +1,8 @@
 """Random programs of fixed seeds. `python -m tests.fuzz programs` runs others."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from tests.fuzz.draw import Session
 from tests.fuzz.programs import Call, Late, Program
 from tests.fuzz.worlds import Worlds
 from tests.support.matrix import Case
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +58,13 @@ def test_late_rank_after_two_mismatches(live: Worlds, hosts: str) -> None:
 
 
 @pytest.mark.ranks(3)
-def test_refusing_rank_waits_for_none() -> None:
-    """Rank 0 refuses five calls while rank 2 is late."""
+def test_refusing_rank_waits_for_none(tmp_path: Path) -> None:
+    """Rank 2 makes the first of five calls that rank 0 refuses after this has refused all of them."""
     me = unisono.get_rank()
-    unisono.barrier()
-    began = time.monotonic()
-    if me == 2:
-        time.sleep(1.5)
+    until(lambda: me != 2 or (tmp_path / "refused").exists())
     for step in range(5):
         with pytest.raises(unisono.MismatchError if me else ValueError, match="bogus"):
             unisono.all_reduce(torch.ones(3), "sum" if me else f"bogus{step}")
-    assert me or time.monotonic() - began < 1.0
+    if me == 0:
+        (tmp_path / "refused").touch()
     unisono.barrier()

@@ -13,10 +13,10 @@ from tests.fuzz.programs import Program
 from tests.fuzz.ranks import play
 from unisono.base.config import Config
 from unisono.base.link import Link
-from unisono.schedule import Hosts
 
 LIMIT_S = 60.0
 PROGRAMS = 25  # in one world
+PARTS = ("steps", "settings")  # of a program: a smaller one has less of these
 
 
 class Worlds(ExitStack):
@@ -33,12 +33,9 @@ class Worlds(ExitStack):
         if self._world is None or replace(program, steps=()) != replace(self.past[-1], steps=()):
             self.close()
             self.past = []
-            hosts, settings = Hosts.parse(program.hosts), dict[str, Any](program.settings)
-            if "link" in settings:
-                settings["link"] = Link.parse(settings["link"])
-            where = hosts if hosts.spans else None
+            settings: Any = {name: Link.parse(f"{s}") if name == "link" else s for name, s in program.settings}
             self._meeting = f"{self.enter_context(tempfile.TemporaryDirectory())}/meeting"
-            world = unisono.world(hosts.ranks, hosts=where, timeout_s=LIMIT_S, config=Config(**settings))
+            world = unisono.world(hosts=program.hosts, timeout_s=LIMIT_S, config=Config(**settings))
             self._world = self.enter_context(world)
         self.past.append(program)
         try:
@@ -47,11 +44,8 @@ class Worlds(ExitStack):
         except (unisono.UnisonoError, OSError) as error:
             wrong = [f"{type(error).__name__}: {error}"]
         if wrong:
-            self.renew()
+            self._world = None
         return wrong
-
-    def renew(self) -> None:
-        self._world = None
 
 
 def watch(program: Program) -> list[str]:
@@ -61,10 +55,9 @@ def watch(program: Program) -> list[str]:
 
 def draw_and_run(seed: str) -> Iterator[tuple[list[Program], list[str]]]:
     """Programs without end, and what is wrong: each program alone, and all that its world has run as one."""
-    with Worlds() as worlds:
-        for number in count():
-            session = Session(f"{seed} {number}")
-            worlds.renew()
+    for number in count():
+        session = Session(f"{seed} {number}")
+        with Worlds() as worlds:
             for _ in range(PROGRAMS):
                 wrong = worlds.run(program := session.program())
                 together = replace(program, steps=tuple(step for one in worlds.past for step in one.steps))

@@ -5,11 +5,10 @@ Tests cut them off, and start programs on them.
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,12 @@ _CLONE_NEWNET = 0x40000000
 
 def why_not() -> str:
     """Why this machine cannot have such hosts; "" if it can."""
-    if os.geteuid():
-        return "hosts in network namespaces need root"
-    for tool in ("ip", "tc"):
-        if shutil.which(tool) is None:
-            return f"hosts in network namespaces need iproute2 ({tool} is not there)"
     probe = f"{_PREFIX}-{os.getpid()}-probe"
     try:
-        _call("ip", "netns", "add", probe)
-        _call("ip", "netns", "del", probe)
-    except subprocess.CalledProcessError as error:
-        return f"this system makes no network namespace: {error.stderr.strip()}"
+        for words in ("tc -Version", f"ip netns add {probe}", f"ip netns del {probe}"):
+            _call(words)
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        return f"hosts in network namespaces need root and iproute2: {getattr(error, 'stderr', error)}"
     return ""
 
 
@@ -66,63 +60,54 @@ class Cluster:
 
     def _build(self) -> None:
         switch = self.switch
-        _call("ip", "netns", "add", switch)
-        _call("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
-        _call("ip", "-n", switch, "link", "set", "br0", "up")
+        _call(f"ip netns add {switch}")
+        _call(f"ip -n {switch} link add br0 type bridge")
+        _call(f"ip -n {switch} link set br0 up")
         for number, name in enumerate(self.names):
-            _call("ip", "netns", "add", name)
-            _call("ip", "-n", name, "link", "set", "lo", "up")
-            ends = ("type", "veth", "peer", "name", "eth0", "netns", name)
-            _call("ip", "-n", switch, "link", "add", f"p{number}", *ends)
-            _call("ip", "-n", switch, "link", "set", f"p{number}", "master", "br0", "up")
-            _call("ip", "-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+            _call(f"ip netns add {name}")
+            _call(f"ip -n {name} link set lo up")
+            _call(f"ip -n {switch} link add p{number} type veth peer name eth0 netns {name}")
+            _call(f"ip -n {switch} link set p{number} master br0 up")
+            _call(f"ip -n {name} addr add {self.address(number)}/24 dev eth0")
             with suppress(subprocess.CalledProcessError):  # this system has no IPv6
-                _call("ip", "-n", name, "addr", "add", f"{self.address_v6(number)}/64", "dev", "eth0", "nodad")
-            _call("ip", "-n", name, "link", "set", "eth0", "up")
+                _call(f"ip -n {name} addr add {self.address(number, 6)}/64 dev eth0 nodad")
+            _call(f"ip -n {name} link set eth0 up")
 
     @staticmethod
-    def address(host: int) -> str:
-        return f"10.77.0.{host + 1}"
-
-    @staticmethod
-    def address_v6(host: int) -> str:
-        return f"fd77::{host + 1:x}"
+    def address(host: int, version: int = 4) -> str:
+        return f"10.77.0.{host + 1}" if version == 4 else f"fd77::{host + 1:x}"
 
     def rate(self, rate: str) -> None:
         """Limit every link, both ways, such as to `1gbit`."""
         for number, name in enumerate(self.names):
-            for space, link in ((name, "eth0"), (self.switch, f"p{number}")):
-                limit = ("rate", rate, "burst", "256k", "latency", "20ms")
-                _call("tc", "-n", space, "qdisc", "add", "dev", link, "root", "tbf", *limit)
+            for link in (f"{name} qdisc add dev eth0", f"{self.switch} qdisc add dev p{number}"):
+                _call(f"tc -n {link} root tbf rate {rate} burst 256k latency 20ms")
 
-    def cut(self, host: int) -> None:
-        """Pull a host's cable: at the switch, so that the host's own link stays up."""
-        _call("ip", "-n", self.switch, "link", "set", f"p{host}", "nomaster")
+    def cut(self, host: int, how: str = "cable") -> Callable[[], None]:
+        """Take a way of this host. Returns what mends it.
 
-    def mend(self, host: int) -> None:
-        """Plug it in again."""
-        _call("ip", "-n", self.switch, "link", "set", f"p{host}", "master", "br0")
+        how: "cable": that to all others, at the switch, so that the host's own link stays up. "link": that link.
+        "pair": the way to the host before it, while others reach both.
+        """
+        assert host or how != "pair"
+        two = (host, host - 1), (host - 1, host)
+        blackholes = [(self.names[here], f"blackhole {self.address(there)}/32") for here, there in two]
+        ways = {
+            "cable": [(self.switch, f"link set p{host} nomaster", f"link set p{host} master br0")],
+            "link": [(self.names[host], "link set eth0 down", "link set eth0 up")],
+            "pair": [(name, f"route add {hole}", f"route del {hole}") for name, hole in blackholes],
+        }
+        for name, cut, _ in ways[how]:
+            _call(f"ip -n {name} {cut}")
 
-    def link_down(self, host: int) -> None:
-        """Let a host have no network."""
-        _call("ip", "-n", self.names[host], "link", "set", "eth0", "down")
+        def mend() -> None:
+            for name, _, mended in ways[how]:
+                _call(f"ip -n {name} {mended}")
 
-    def link_up(self, host: int) -> None:
-        """Let it have it again."""
-        _call("ip", "-n", self.names[host], "link", "set", "eth0", "up")
-
-    def cut_pair(self, one: int, other: int) -> None:
-        """Let these two hosts not reach each other, while others reach both."""
-        for here, there in ((one, other), (other, one)):
-            _call("ip", "-n", self.names[here], "route", "add", "blackhole", f"{self.address(there)}/32")
-
-    def mend_pair(self, one: int, other: int) -> None:
-        """Let them reach each other again."""
-        for here, there in ((one, other), (other, one)):
-            _call("ip", "-n", self.names[here], "route", "del", "blackhole", f"{self.address(there)}/32")
+        return mend
 
     def processes(self, host: int) -> list[int]:
-        return [int(pid) for pid in _call("ip", "netns", "pids", self.names[host]).split()]
+        return [int(pid) for pid in _call(f"ip netns pids {self.names[host]}").split()]
 
     def start(
         self, host: int, *words: object, env: Mapping[str, object] | None = None, container: bool = False
@@ -132,15 +117,12 @@ class Cluster:
         container: with process numbers of its own.
         """
         within = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"] if container else []
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            **{name: str(value) for name, value in (env or {}).items()},
-        }
+        pipe, given = subprocess.PIPE, {name: str(value) for name, value in (env or {}).items()}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **given}
+        command = ["ip", "netns", "exec", self.names[host], *within, sys.executable, *map(str, words)]
         process = subprocess.Popen(
-            ["ip", "netns", "exec", self.names[host], *within, sys.executable, *map(str, words)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
         self._processes.append(process)
         return process
 
@@ -152,7 +134,6 @@ class Cluster:
         return [out for out, _ in said]
 
     def close(self) -> None:
-        """End the programs, and remove the hosts."""
         for process in self._processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
@@ -162,7 +143,7 @@ class Cluster:
     def _remove(self) -> None:
         for name in (*self.names, self.switch):
             if Path("/run/netns", name).exists():
-                _call("ip", "netns", "del", name)
+                _call(f"ip netns del {name}")
 
 
 def enter(name: str) -> None:
@@ -190,9 +171,9 @@ def _remove_leftovers() -> None:
         owner = path.name.split("-")[1]
         if owner.isdecimal() and not Path("/proc", owner).exists():
             with suppress(subprocess.CalledProcessError):  # another process was faster
-                _call("ip", "netns", "del", path.name)
+                _call(f"ip netns del {path.name}")
 
 
-def _call(*words: str) -> str:
+def _call(words: str) -> str:
     """Run a program that must end well; what it says."""
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(words.split(), check=True, capture_output=True, text=True).stdout
