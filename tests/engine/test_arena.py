@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def test_memory_that_could_shrink_is_not_attached(arena: Arena, tmp_path: Path, 
     with pytest.raises(ArgumentError, match="not an arena"):
         Arena.attach(fd)
     os.close(fd)
+    Arena.attach(os.dup(arena.fd)).close()
 
 
 HEADER_WORDS = 6 + len(SHAPING)
@@ -164,6 +166,16 @@ def test_unused_entry_is_reused(arena: Arena) -> None:
     assert table.find(keys[-1]) == lent[1].start
     assert lender.announce(keys[-2], None)
     assert table.find(keys[-2]) == 0
+
+
+def test_next_member_lends_where_one_has_no_room(lenders: list[Lender]) -> None:
+    first, second = lenders
+    full, key = first.heap.empty((SMALL.heap_bytes,), torch.uint8), first.key("a", (0, 1))
+    assert first.memory(key, (0, 1), 0, (0, 1)) == 1
+    lent, found = second.memory(key, (0, 1), 1, (0, 1)), first.memory(key, (0, 1), 0, (0, 1))
+    assert isinstance(lent, SubArena)
+    assert isinstance(found, SubArena)
+    assert found.start == lent.start != full.data_ptr()
 
 
 @pytest.mark.parametrize("announced", [False, True])

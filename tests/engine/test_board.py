@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import examples
@@ -16,7 +16,9 @@ from unisono.engine.process.alive import watch_process
 pytestmark = pytest.mark.quick
 
 RANKS = st.frozensets(st.integers(0, MAX_RANKS - 1), max_size=5) | st.just(frozenset(range(MAX_RANKS)))
-TEXT = st.text(st.characters(), max_size=150)  # UTF-8 cannot encode surrogates. Messages of exceptions may have some
+ODD = [("gave_up", GivenUp(1, reason="\ud800")), ("attempt", 1, "\ud800"), ("gone", DepartureKind.RAISED, "\ud800")]
+"""UTF-8 cannot encode surrogates. Messages of exceptions may have some."""
+TEXT = st.text(st.characters(), max_size=150)
 BALLOTS = st.integers(0, 1 << 63)
 PROPOSALS = st.builds(Proposal, RANKS, st.booleans(), st.booleans(), BALLOTS, BALLOTS, RANKS, st.integers(-1, 1023))
 RECORDS = st.builds(CallRecord, TEXT, where=TEXT, counts=st.none() | st.just((6,)))
@@ -70,6 +72,7 @@ def escaped(text: str) -> str:
 
 
 @settings(max_examples=examples(400))
+@example([(True, write) for write in ODD])
 @given(st.lists(st.tuples(st.booleans(), WRITES), max_size=20))
 def test_board_and_copy_say_what_was_written_last(steps: list[tuple[bool, tuple[Any, ...]]]) -> None:
     original, copy, said = board(), board(), Said()

@@ -93,9 +93,11 @@ class Storm:
         raw(tensor).fill_(254)
 
     def withdraw_receive(self, me: int, posted: list[Receive]) -> None:
-        """One that has refused a message has ended then, and the rest of the message is dropped."""
-        request = self.draw.choice(posted)
-        self.boxes[me].withdraw(request)
+        """One of which a part has come, if there is one. If it has refused the message, it ends, but not the rest."""
+        begun = [one for one in posted if one.message is not None and not one.done]
+        request = self.draw.choice(begun or posted)
+        refused = request in begun and request.error is not None
+        assert (self.boxes[me].withdraw(request) is not None) == refused
         if not request.done:
             posted.remove(request)
             if request.tensor is not None:
