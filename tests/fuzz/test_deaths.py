@@ -161,6 +161,7 @@ SCENES = {
     "aborted in a long call between hosts": scene("2x2", f"all_reduce, all_reduce {LONG}", "1 abort 1 within 0.005"),
     "stopped for a moment in a long call": scene("2x1", f"all_reduce {LONG}", "1 pause 0 within 0.002"),
     "two within a call": scene("4", "all_reduce 70000", "1 kill 0 row 3", "2 kill 0 row 2", keep_inputs=True),
+    "inputs of a ring are kept": scene("4", (replace(RING[0], count=100_000),), "1 kill 0 row 3", keep_inputs=True),
     **{f"at row {row} between hosts": scene("2x1", "all_reduce 3", f"1 kill 0 row {row}") for row in range(8)},
     **{
         f"{how} at row {row} of two_shot": scene("3", TWO_SHOT, f"1 {how} 1 row {row}")

@@ -158,6 +158,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a named tuple": (Pair(1, 2), "Pair at the top"),
     "a dict's subclass": (OrderedDict(), "OrderedDict"),
     "a shape": ([torch.Size([2])], r"torch\.Size at \[0\]"),
+    "a frozen set": ([frozenset()], r"frozenset at \[0\]"),
     "a NumPy scalar": ([np.float64(1)], r"numpy\.float64 at \[0\]"),
     "a parameter": ([torch.nn.Parameter(torch.ones(1))], r"Parameter of torch\.float32 at \[0\]"),
     "a sparse tensor": ([torch.eye(2).to_sparse()], r"Tensor of torch\.float32 at \[0\] .*dense CPU tensors"),

@@ -134,6 +134,8 @@ def test_known_call_has_its_own_time_out() -> None:
     group = unisono.new_group(timeout_s=1000)  # longer than this test may take
     for _ in range(3):
         unisono.all_reduce(ones(), group=group)
+    with pytest.raises(unisono.ArgumentError):
+        unisono.all_reduce(ones(), group=group, timeout_s=-1.0)
     if group.rank == 0:
         with pytest.raises(unisono.WaitTimeout):
             unisono.all_reduce(ones(), group=group, timeout_s=0.1)

@@ -31,19 +31,25 @@ def test_columns_that_only_interleave_are_apart() -> None:
 @pytest.mark.ranks(3)
 def test_lists_may_change_during_a_call() -> None:
     me, p, n = unisono.get_rank(), unisono.get_world_size(), 1_000_000
-    blocks, many = [f(n) for _ in range(p)], [torch.ones(n) for _ in range(3)]
-    kept, tensor = [*blocks, *many], torch.ones(n)
+    blocks, others = ([f(n) for _ in range(p)] for _ in range(2))
+    many, tensor = [torch.ones(n) for _ in range(3)], torch.ones(n)
+    kept = [*blocks, *others, *many]
+    for rank in range(1, p if me == 0 else 0):
+        unisono.recv(src=rank)  # it has changed its lists before rank 0 takes part
     works: list[Any] = [
         unisono.all_gather(blocks, torch.full((n,), float(me)), async_op=True),
+        unisono.all_to_all(others, [torch.full((n,), float(me))] * p, async_op=True),
         unisono.all_reduce_coalesced(many, async_op=True),
         unisono.all_reduce(tensor, async_op=True),
     ]
-    blocks.clear()
-    many.clear()
+    for some in (blocks, others, many):
+        some.clear()
     tensor.data = torch.empty(0)
+    if me:
+        unisono.send(torch.ones(1), 0)
     for work in works:
         work.wait()
-    assert [one[n - 1].item() for one in kept] == [0, 1, 2, 3, 3, 3]
+    assert [one[n - 1].item() for one in kept] == [0, 1, 2, 0, 1, 2, 3, 3, 3]
 
 
 @pytest.mark.ranks(2)
