@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -152,36 +152,30 @@ def wakes_helpers(act: Callable[..., object], memory: Memory, **helper: Any) -> 
     return not asleep
 
 
-def end(memory: Memory, **others: Any) -> None:
-    as_python(lanes.end, memory, **others)(LANES)
-
-
-class Case(NamedTuple):
-    """A scene, and mutants with which it must fail."""
-
-    scene: Scene
-    mutants: tuple[Mutant, ...]
-
-
-SCENES = {
-    "sleeper": Case(wakes, ({"writer": "membarrier"}, {"writer": "membarrier", "reader": "membarrier"})),
-    "helper at work": Case(helps, ({"writer": "swap"}, {"writer": "acquire"}, {"reader": "add"})),
-    "helper asleep": Case(partial(wakes_helpers, share), ({"writer": "swap"},)),
-    "helper at its end": Case(partial(wakes_helpers, end), ({"writer": "add"},)),
+SCENES: dict[str, tuple[Scene, tuple[Mutant, ...]]] = {
+    "sleeper": (wakes, ({"writer": "membarrier"}, {"writer": "membarrier", "reader": "membarrier"})),
+    "helper at work": (helps, ({"writer": "swap"}, {"writer": "acquire"}, {"reader": "add"})),
+    "helper asleep": (partial(wakes_helpers, share), ({"writer": "swap"},)),
+    "helper at its end": (
+        partial(wakes_helpers, lambda m, **others: as_python(lanes.end, m, **others)(LANES)),
+        ({"writer": "add"},),
+    ),
 }
+"""Scenes, and mutants with which they must fail."""
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_processes_see_each_other(name: str) -> None:
-    results = list(outcomes(SCENES[name].scene))
+    results = list(outcomes(SCENES[name][0]))
     assert len(results) > 1
     assert all(results)
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_without_a_fence_they_do_not(name: str) -> None:
-    for mutant in SCENES[name].mutants:
-        assert not all(outcomes(SCENES[name].scene, mutant)), mutant
+    scene, mutants = SCENES[name]
+    for mutant in mutants:
+        assert not all(outcomes(scene, mutant)), mutant
 
 
 def test_unannounced_helper_sleeps_on() -> None:
