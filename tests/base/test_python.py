@@ -31,7 +31,7 @@ def test_members_are_listed_while_some_are_added() -> None:
     assert {*members(Growing(kept))} == {*kept, *late}
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [False, True], ids=["nothing frozen", "frozen"])
 def test_no_collection_looks_at_what_is_made(frozen: bool) -> None:
     """frozen: the program has frozen its objects, as `tests/conftest.py` has."""
     seen: list[str] = []

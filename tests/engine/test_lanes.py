@@ -234,7 +234,8 @@ def test_helpers_end_with_their_world() -> tuple[list[str], list[str]]:
         return [thread.name for thread in threading.enumerate() if thread.name == HELPER]
 
     with_lanes(3)
-    world, tensor = unisono.init(), unisono.empty(100_000).fill_(1.0)
+    world, numbers = unisono.init(), torch.arange(100_003) % 31
+    tensor = unisono.empty(100_003, dtype=torch.bfloat16).copy_(numbers + world.rank)
     unisono.all_reduce(tensor)
     if world.rank == 1:
         world.abort("for this test")
@@ -242,8 +243,8 @@ def test_helpers_end_with_their_world() -> tuple[list[str], list[str]]:
         unisono.all_reduce(tensor)
     smaller = world.shrink()
     smaller.engine.config = smaller.engine.config.replace(lanes=3)
-    unisono.all_reduce(tensor.fill_(1.0), group=smaller)
-    assert tensor.sum() == 300_000
+    unisono.all_reduce(tensor.copy_(numbers + world.rank), group=smaller)
+    assert torch.equal(tensor, (3 * numbers + 3).to(torch.bfloat16))
     during = names()
     world.close()
     return during, names()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -152,30 +152,35 @@ def wakes_helpers(act: Callable[..., object], memory: Memory, **helper: Any) -> 
     return not asleep
 
 
-SCENES: dict[str, tuple[Scene, tuple[Mutant, ...]]] = {
-    "sleeper": (wakes, ({"writer": "membarrier"}, {"writer": "membarrier", "reader": "membarrier"})),
-    "helper at work": (helps, ({"writer": "swap"}, {"writer": "acquire"}, {"reader": "add"})),
-    "helper asleep": (partial(wakes_helpers, share), ({"writer": "swap"},)),
-    "helper at its end": (
+class Case(NamedTuple):
+    """A scene, and mutants with which it must fail."""
+
+    scene: Scene
+    mutants: tuple[Mutant, ...]
+
+
+SCENES = {
+    "sleeper": Case(wakes, ({"writer": "membarrier"}, {"writer": "membarrier", "reader": "membarrier"})),
+    "helper at work": Case(helps, ({"writer": "swap"}, {"writer": "acquire"}, {"reader": "add"})),
+    "helper asleep": Case(partial(wakes_helpers, share), ({"writer": "swap"},)),
+    "helper at its end": Case(
         partial(wakes_helpers, lambda m, **others: as_python(lanes.end, m, **others)(LANES)),
         ({"writer": "add"},),
     ),
 }
-"""Scenes, and mutants with which they must fail."""
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_processes_see_each_other(name: str) -> None:
-    results = list(outcomes(SCENES[name][0]))
+    results = list(outcomes(SCENES[name].scene))
     assert len(results) > 1
     assert all(results)
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_without_a_fence_they_do_not(name: str) -> None:
-    scene, mutants = SCENES[name]
-    for mutant in mutants:
-        assert not all(outcomes(scene, mutant)), mutant
+    for mutant in SCENES[name].mutants:
+        assert not all(outcomes(SCENES[name].scene, mutant)), mutant
 
 
 def test_unannounced_helper_sleeps_on() -> None:
