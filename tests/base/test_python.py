@@ -3,9 +3,11 @@
 import gc
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,45 +16,35 @@ from unisono.base.python import make_once, members, no_collections
 pytestmark = pytest.mark.quick
 
 
-class Member:
-    """Something that can be weakly referenced."""
-
-
 def test_members_are_listed_while_some_are_added() -> None:
-    kept, late = [Member() for _ in range(3)], list[Member]()
+    kept, late = [threading.Event() for _ in range(3)], list[threading.Event]()
 
-    class Growing(weakref.WeakSet[Member]):
-        def __iter__(self) -> Iterator[Member]:
+    class Growing(weakref.WeakSet[threading.Event]):
+        def __iter__(self) -> Iterator[threading.Event]:
             listed = super().__iter__()
             yield next(listed)
             if not late:  # another thread adds one
-                late.append(Member())
+                late.append(threading.Event())
                 self.add(late[0])
             yield from listed
 
     assert {*members(Growing(kept))} == {*kept, *late}
 
 
-@pytest.fixture(params=[False, True], ids=["nothing frozen", "frozen"])
-def frozen(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Has the program frozen its objects? `tests/conftest.py` has."""
-    gc.unfreeze()
-    if request.param:
-        gc.freeze()
-    yield request.param
-    gc.freeze()
-
-
+@pytest.mark.parametrize("frozen", [False, True], ids=["nothing frozen", "frozen"])
 def test_no_collection_looks_at_what_is_made(frozen: bool) -> None:
+    """frozen: the program has frozen its objects, as `tests/conftest.py` has."""
     seen: list[str] = []
     gc.callbacks.append(look := lambda phase, _info: seen.append(phase))
+    (gc.freeze if frozen else gc.unfreeze)()
     try:
         with no_collections():
             made: list[list[int]] = [[] for _ in range(50_000)]
         more: list[list[int]] = [[] for _ in range(100)]
+        assert (len(made), len(more), gc.isenabled(), gc.get_freeze_count() > 0) == (50_000, 100, True, frozen)
     finally:
         gc.callbacks.remove(look)
-    assert (len(made), len(more), gc.isenabled(), gc.get_freeze_count() > 0) == (50_000, 100, True, frozen)
+        gc.freeze()
     assert frozen or not seen
 
 
@@ -63,6 +55,7 @@ def test_one_thread_makes_what_all_get() -> None:
     @make_once
     def make(number: int) -> object:
         made.append(number)
+        time.sleep(0.001)  # the others come meanwhile
         return object()
 
     def ask(number: int) -> object:
@@ -77,17 +70,10 @@ def test_one_thread_makes_what_all_get() -> None:
 
 
 def test_failed_value_is_made_again() -> None:
-    errors = [ValueError("first")]
-
-    @make_once
-    def make() -> int:
-        if errors:
-            raise errors.pop()
-        return 7
-
+    make = make_once(Mock(side_effect=[ValueError("first"), 7]))
     with pytest.raises(ValueError, match="first"):
         make()
-    assert make() == 7
+    assert make() == make() == 7
 
 
 def test_value_made_by_signal_handler_stays() -> None:

@@ -1,11 +1,10 @@
 """A processor that keeps no order, for the tests of what it may show; and mailboxes of several ranks in one process."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from tests.support.mailboxes import RING, Boxes, Mailboxes, Make
+from tests.support.mailboxes import RING, Boxes, Mailboxes
 from tests.support.weak_memory import Memory
 from unisono.base.config import Config
 from unisono.engine import memory_order
@@ -30,19 +29,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(far_channel, f"{name}_BYTES", nbytes)
 
 
-@pytest.fixture(params=["near", "far"])
-def boxes(small: None, request: pytest.FixtureRequest) -> Iterator[Make]:
-    """boxes(p): a mailbox for each of p ranks, with small rings; on one host, or on p."""
-    with ExitStack() as stack:
-
-        def make(ranks: int) -> Boxes:
-            hosts = f"1x{ranks}" if request.param == "near" else f"{ranks}x1"
-            made = stack.enter_context(Mailboxes(hosts, prompt=True))
-            for box in made.boxes:
-                box.listen_to_all()
-            return made.boxes
-
-        yield make
+@pytest.fixture(params=["1x2", "1+1"])
+def boxes(small: None, request: pytest.FixtureRequest) -> Iterator[Boxes]:
+    """Mailboxes of two ranks with small rings; on one host, or on two."""
+    with Mailboxes(request.param, prompt=True) as made:
+        for box in made.boxes:
+            box.listen_to_all()
+        yield made.boxes
 
 
 SMALL = Config(segment_bytes=4096, heap_bytes=1 << 20)

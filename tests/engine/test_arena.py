@@ -58,9 +58,7 @@ def memfd(header: bytes, size: int, *, seals: int = SEALS) -> int:
 def test_memory_that_could_shrink_is_not_attached(arena: Arena, tmp_path: Path, seals: int | None) -> None:
     """Nor a file on disk, which has no seals."""
     header = os.pread(arena.fd, PAGE, 0)
-    fd = (
-        os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT) if seals is None else memfd(header, arena.bytes, seals=seals)
-    )
+    fd = os.open(tmp_path / "file", os.O_CREAT) if seals is None else memfd(header, arena.bytes, seals=seals)
     with pytest.raises(ArgumentError, match="not an arena"):
         Arena.attach(fd)
     os.close(fd)
@@ -220,6 +218,8 @@ def test_descriptor_is_not_closed_while_in_use(
     closing.join()
     assert seen == [arena.bytes]
     assert arena.fd == -1
+    with pytest.raises(ArgumentError, match="closed"):
+        arena.board(0)
 
 
 def test_region_is_freed_if_member_pid_is_reused(arena: Arena) -> None:

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from tests.support.programs import run_python
-from unisono import ArgumentError
 from unisono.base.dtype_codes import DTYPE_CODES as CODES
 from unisono.base.errors import DTypeError
 from unisono.base.records import digest
 from unisono.calls.arguments import check_tensor
-from unisono.calls.codec import decode, encode
+from unisono.calls.codec import encode
 from unisono.engine import tensors
 
 KNOWN = 47
@@ -43,11 +42,3 @@ def test_unknown_dtype_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> No
         check_tensor("tensor", torch.ones(2, dtype=torch.float16))
     with pytest.raises(DTypeError, match="got dtype float16"):
         encode([torch.ones(2, dtype=torch.float16)])
-
-
-@pytest.mark.quick
-def test_decoder_names_a_dtype_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = encode([torch.ones(2, dtype=torch.float16)])
-    monkeypatch.delitem(tensors.DTYPES, CODES["float16"])
-    with pytest.raises(ArgumentError, match="got dtype 'float16'"):
-        decode(sent.numpy())

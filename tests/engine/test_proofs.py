@@ -41,20 +41,15 @@ def tables(world: int | str) -> Iterator[Schedule]:
             yield from (table, pipeline(table, 2))
 
 
-def lowerings(schedule: Schedule) -> list[Lowering]:
-    """Every lowering that a schedule can have: staged or zero copy, and in place or not."""
-    in_place = (False,) if schedule.collective in BLOCKED else (False, True)
-    return [Lowering(*how) for how in product((False, True), in_place)]
-
-
 @cache
 def calls(world: int | str) -> list[CompiledCall]:
-    """A call of every table, lowered in every way."""
-    staged = [Lowering(in_place=in_place) for in_place in (True, False)]
+    """A call of every table, lowered in every way: in place or not, on one host also with zero copy."""
+    ways = [Lowering(*how) for how in product((False, True) if isinstance(world, int) else (False,), (False, True))]
     return [
         CompiledCall(table, compile_schedule(table, how), how)
         for table in tables(world)
-        for how in (staged if isinstance(world, str) else lowerings(table))
+        for how in ways
+        if not (how.in_place and table.collective in BLOCKED)
     ]
 
 
@@ -133,10 +128,6 @@ def why_rejected(call: CompiledCall, instead: dict[int, Program]) -> str:
     except ProgramError as error:
         return str(error)
     return ""
-
-
-def say(call: CompiledCall, rank: int, row: int) -> str:
-    return f"{call.schedule.name} ({call.lowering}), rank {rank}, row {row}"
 
 
 Damaged = Iterator[tuple[int, Program]]
@@ -233,7 +224,7 @@ def test_no_damage_to_a_row_is_accepted(world: int | str, damage: str) -> None:
     tried = 0
     for call, rank, program in each_program(world):
         for row, damaged in DAMAGES[damage](program, rank):
-            assert why_rejected(call, {rank: damaged}), say(call, rank, row)
+            assert why_rejected(call, {rank: damaged}), (call.schedule.name, call.lowering, rank, row)
             tried += 1
     assert tried > (30 if isinstance(world, int) else 10) or (world, damage) == ("2x1", "no WAIT")
 

@@ -170,12 +170,11 @@ def registry(memory: Memory) -> PlanRegistry:
     return PlanRegistry(Page(memory, BEGIN, PLAN_REGISTRY_BYTES))  # type: ignore[arg-type]
 
 
-def note(memory: Memory, *, removes: bool) -> None:
+def note(memory: Memory) -> None:
     """Write a note on a group again, and then another one in its place."""
     made = registry(memory)
     made.set_group(1, GROUPS[0])
-    if removes:
-        made.remove_group(1)
+    made.remove_group(1)
     made.set_group(1, GROUPS[1])
 
 
@@ -284,11 +283,6 @@ def finds_and_joins(memory: Memory) -> None:
     Rank(memory, CONTROL).join()
 
 
-def let_go(memory: Memory) -> None:
-    memory.copy_late(TARGET, DATA, 8)
-    board(memory).let_go = 1
-
-
 def fill_ring(memory: Memory) -> None:
     """The only message for which there is room."""
     send(memory)
@@ -345,8 +339,6 @@ SCENES = {
         lambda m: board(m, 1).proposal is not None), "fence", "fence"),
     "announced memory": Case(published(nothing, lambda m: [m.write(DATA, 1), table(m).write(1, KEY, 4096)],
         lambda m: table(m).find(KEY) is None or m.read(DATA) == 1)),
-    "memory that was let go": Case(published(nothing, lambda m: [m.write(DATA, 1), setattr(board(m), "let_go", 1)],
-        lambda m: not board(m).let_go or m.read(DATA) == 1)),
     "wait": Case(published(lambda m: board(m).set_wait(WAITS[0]), lambda m: board(m).set_wait(WAITS[1]),
         lambda m: board(m).wait in [*WAITS, None])),
     "signature": Case(published(nothing, lambda m: pass_gate(m, 0, 1, BEGIN), sees_signature)),
@@ -360,9 +352,7 @@ SCENES = {
         are_calls), "order"),
     "call of a background thread": Case(published(FOUR_CALLS, lambda m: [call_by_kernel(m),
         calls(m).mark_background(7)], are_calls), "order"),
-    "note": Case(published(lambda m: registry(m).set_group(1, GROUPS[0]), lambda m: note(m, removes=False),
-        lambda m: {*registry(m).groups()} <= {*GROUPS})),
-    "note after another": Case(published(lambda m: registry(m).set_group(1, GROUPS[0]), lambda m: note(m, removes=True),
+    "note": Case(published(lambda m: registry(m).set_group(1, GROUPS[0]), note,
         lambda m: {*registry(m).groups()} <= {*GROUPS})),
     "gate": Case(published(nothing, lambda m: pass_gate(m, 0), sees_gate)),
     "progress": Case(published(nothing, post, sees_post)),
@@ -372,8 +362,6 @@ SCENES = {
     "whole frame": Case(published(nothing, send_whole, receives_whole)),
     "pieces": Case(published(nothing, send_pieces, receives_pieces)),
     "leaver": Case(published(lambda m: put_words(m, CONTROL, SIGNED), leave, sees_leaver), "order", "acquire_fence"),
-    "copy of memory that is let go": Case(copied(nothing, let_go,
-        lambda m: board(m).let_go and m.write(DATA, 9)), reader=""),
     "copy of an entry that is found": Case(copied(lambda m: table(m).write(1, KEY, 4096), finds_and_joins,
         lambda m: uses_it(m) and m.write(DATA, 9)), reader=""),
     "copy of a ring": Case(copied(fill_ring, read_of_ring, write_ring_again), reader=""),

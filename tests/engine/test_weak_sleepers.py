@@ -152,10 +152,6 @@ def wakes_helpers(act: Callable[..., object], memory: Memory, **helper: Any) -> 
     return not asleep
 
 
-def end(memory: Memory, **others: Any) -> None:
-    as_python(lanes.end, memory, **others)(LANES)
-
-
 class Case(NamedTuple):
     """A scene, and mutants with which it must fail."""
 
@@ -167,7 +163,10 @@ SCENES = {
     "sleeper": Case(wakes, ({"writer": "membarrier"}, {"writer": "membarrier", "reader": "membarrier"})),
     "helper at work": Case(helps, ({"writer": "swap"}, {"writer": "acquire"}, {"reader": "add"})),
     "helper asleep": Case(partial(wakes_helpers, share), ({"writer": "swap"},)),
-    "helper at its end": Case(partial(wakes_helpers, end), ({"writer": "add"},)),
+    "helper at its end": Case(
+        partial(wakes_helpers, lambda m, **others: as_python(lanes.end, m, **others)(LANES)),
+        ({"writer": "add"},),
+    ),
 }
 
 

@@ -1,6 +1,5 @@
 """Mailboxes of several ranks in one process, on one host or over a carrier: tests make every interleaving by hand."""
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
@@ -17,7 +16,6 @@ from unisono.schedule import Hosts
 
 RING = 4096
 Boxes = list[Mailbox]
-Make = Callable[[int], Boxes]
 
 
 class Mailboxes(AbstractContextManager["Mailboxes"]):

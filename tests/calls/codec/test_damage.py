@@ -108,6 +108,7 @@ FORGED: dict[str, tuple[bytes, str]] = {
     "a tensor beyond 64 bits": (forged(tensor("float32", [2**62] * 8, False)), "but 0 arrived"),
     "a negative dimension": (forged(tensor("float32", [-1, -4], False), bytes(16)), "shape"),
     "a thousand dimensions": (forged(tensor("uint8", [1] * 1000, False), bytes(1)), "shape"),
+    "a dtype of a newer torch": (forged(tensor("float6", [1], False), bytes(1)), "got dtype 'float6'"),
     "a quantized tensor": (forged(tensor("qint8", [1], False), bytes(1)), "tensor of qint8"),
     "a gradient of integers": (forged(tensor("int32", [1], True), bytes(4)), "damaged"),
     "an odd bool": (forged(tensor("bool", [2], False), b"\1\2"), "neither 0 nor 1"),
