@@ -16,7 +16,7 @@ from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
 from tests.integrations.torch.test_training import DDP, model, train
 from tests.support.matrix import FORMS, REDUCING, Case
-from tests.support.on_ranks import as_over_gloo, in_process_group
+from tests.support.on_ranks import in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -120,23 +120,6 @@ def test_future_has_the_tensors_or_raises() -> None:
         wrong.get_future().wait()
     assert isinstance(wrong.exception(), unisono.MismatchError)
     dist.all_reduce(tensor)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@as_over_gloo("size")
-def test_one_tensor_twice_in_all_reduce_coalesced(size: int, async_op: bool) -> list[Any]:
-    found = []
-    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
-        dist.all_reduce_coalesced([mine(), mine(3), mine()], op)  # such a list without one twice is known
-        tensor, other = mine(), mine(3)
-        given = [tensor, other, tensor] if dist.get_rank() else [tensor, other, mine()]  # each rank for itself
-        made = dist.all_reduce_coalesced(given, op, async_op=async_op)
-        if async_op:
-            made.wait()
-        found.append([tensor.tolist(), other.tolist()])
-    return found
 
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
