@@ -154,20 +154,3 @@ def test_callbacks_of_several_buckets_make_calls(size: int, hosts: str) -> None:
     of_all = torch.empty(size, len(learnt[0]))
     dist.all_gather_single(of_all, torch.tensor(learnt[0]))
     assert (of_all == of_all[0]).all()
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_different_calls_in_callbacks_raise() -> None:
-    def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
-        def again(future: torch.futures.Future[Any]) -> torch.Tensor:
-            more = torch.ones(2 + dist.get_rank())
-            dist.all_reduce(more, async_op=True).get_future().wait()
-            return future.value()[0]
-
-        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
-
-    with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
-        train_with(wrong, None, buckets=1)
-    tensor = torch.ones(2)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [2.0, 2.0]
