@@ -225,7 +225,7 @@ def test_operators_that_call_a_backend(ranks: int) -> None:
 @pytest.mark.ranks(2, backend="unisono")
 def test_backend_ends_with_its_group() -> None:
     group: Any = dist.new_group([0, 1])
-    backend = weakref.ref(group._get_backend(torch.device("cpu")))
+    backend = weakref.ref(group.backend)
     assert type(backend()).__name__ == "UnisonoBackend"
     dist.destroy_process_group(group)
     del group
