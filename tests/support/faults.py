@@ -1,4 +1,4 @@
-"""Scenes of ranks that die: how they do so, how soon it must be known, and what the others keep of it."""
+"""Scenes of ranks that die: how they do so, and what the others keep of it."""
 
 import os
 import signal
@@ -10,8 +10,6 @@ import unisono
 
 DEADLINE_S = 60.0
 """For a whole run, in which nothing takes long: but busy processors may take 20 s to start its processes."""
-
-SOON_S = 20.0  # many times what it takes until a rank hears of a death: two busy processors may have other work
 
 
 def die(how: str = "SIGKILL") -> None:
