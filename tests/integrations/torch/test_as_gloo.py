@@ -19,9 +19,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import unisono
-from tests.integrations.torch.test_errors import detail
 from tests.support.on_ranks import in_process_group
-from tests.support.torch_ranks import TorchRanks, options, total
+from tests.support.torch_ranks import TorchRanks, detail, options, total
 from unisono.base.errors import ArgumentError, MismatchError
 from unisono.hosts.carriers.ucx_library import ucx_library
 from unisono.integrations.torch.answer_to import answer_by_environment

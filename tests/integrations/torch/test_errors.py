@@ -1,8 +1,7 @@
 """Errors through torch.distributed, and what a profiler sees: whom they name, where, in which of torch's words."""
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.on_ranks import in_process_group
+from tests.support.torch_ranks import detail
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -115,16 +115,6 @@ WAITING = (
 )
 
 
-@contextmanager
-def detail() -> Iterator[None]:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
-    try:
-        yield
-    finally:
-        dist.set_debug_level(dist.DebugLevel.OFF)
-
-
 @pytest.mark.ranks(2, backend="unisono")
 def test_timeout_names_what_is_missing() -> None:
     """Before each error the hooks for aborts run."""
@@ -141,7 +131,8 @@ def test_timeout_names_what_is_missing() -> None:
     for call in calls if dist.get_rank() == 0 else ():
         with pytest.raises(RuntimeError, match=r"Find out what delays(.|\n)* Timed out waiting"):
             call()
-        assert hooks.pop() == "late"
+        assert hooks == ["late"]
+        hooks.clear()
     unisono.barrier()
 
 
@@ -166,26 +157,31 @@ def test_ranks_that_miss_a_monitored_barrier(late: tuple[int, ...], all_ranks: b
     dist.barrier()
 
 
-@pytest.mark.ranks(3, backend="unisono")
+@pytest.mark.ranks(2, backend="unisono")
 def test_detail_checks_calls_before_they_return() -> None:
-    """It also names a late rank."""
     group: Any = dist.group.WORLD
-    short: Any = dist.new_group(timeout=SHORT)
-    me, tensor, wrong = dist.get_rank(), torch.ones(3), torch.ones(3 + dist.get_rank())
+    tensor, wrong = torch.ones(3), torch.ones(3 + dist.get_rank())
     with detail():
-        for call in (lambda: group.allreduce([wrong]), lambda: dist.all_reduce(wrong, async_op=True)):
-            with pytest.raises(RuntimeError, match="disagree"):
-                call()
+        with pytest.raises(RuntimeError, match="disagree"):
+            group.allreduce([wrong])
+        with pytest.raises(RuntimeError, match="disagree"):
+            dist.all_reduce(wrong, async_op=True)
         assert group.allreduce([tensor]).is_completed()
-        if me != 1:
-            said = WAITING.format(2) if me else "Rank 1 failed to pass monitoredBarrier in 300 ms"
-            with pytest.raises(RuntimeError, match=said):
-                short.allreduce([tensor])
-    unisono.barrier()
-    assert tensor.tolist() == [3.0] * 3
+    assert tensor.tolist() == [2.0] * 3
     pending = group.allreduce([wrong])
     with pytest.raises(RuntimeError, match="disagree"):
         pending.wait()
+
+
+@pytest.mark.ranks(3, backend="unisono")
+def test_detail_names_a_late_rank() -> None:
+    group: Any = dist.new_group(timeout=SHORT)
+    said = WAITING.format(2) if dist.get_rank() else "Rank 1 failed to pass monitoredBarrier in 300 ms"
+    with detail():
+        if dist.get_rank() != 1:
+            with pytest.raises(RuntimeError, match=said):
+                group.allreduce([torch.ones(3)])
+    unisono.barrier()
 
 
 @pytest.mark.ranks(1, backend="unisono")

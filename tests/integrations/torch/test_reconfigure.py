@@ -155,7 +155,7 @@ def test_meetings_leave_nothing_behind(start: Start) -> None:
         form(members, uuid)
         tell_all(members, "pids")
 
-    def few_more() -> bool:
+    def few_more() -> bool:  # at most 5 descriptors and 2 threads a process
         pairs = zip(tell_all(members, "left"), before, strict=True)
         return all(files <= had + 5 and threads <= ran + 2 for (files, threads), (had, ran) in pairs)
 

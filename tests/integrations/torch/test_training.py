@@ -86,6 +86,7 @@ def hooked(name: str) -> list[Any]:
     register = {
         # By its name torch lets this one run over NCCL only.
         "bf16": lambda: wrapped.register_comm_hook(None, lambda s, bucket: hooks.bf16_compress_hook(s, bucket)),
+        "fp16": lambda: wrapped.register_comm_hook(None, hooks.fp16_compress_hook),
         "PowerSGD": lambda: wrapped.register_comm_hook(
             power.PowerSGDState(None, 1, start_powerSGD_iter=2), power.powerSGD_hook
         ),
@@ -258,7 +259,7 @@ needs_a_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="inductor 
     [
         *((shape, fewer_batches, by_all) for shape in ("2", "1+1") for by_all in (True, False)),
         ("2", sparse_gradients, None),
-        *(("2", hooked, name) for name in ("bf16", "PowerSGD", "builtin", "builtin fp16")),
+        *(("2", hooked, name) for name in ("bf16", "fp16", "PowerSGD", "builtin", "builtin fp16")),
         ("2", compiled_ddp, "aot_eager"), pytest.param("2", compiled_ddp, "inductor", marks=needs_a_compiler),
         *((shape, fsdp1, kind) for shape in ("2", "1+1") for kind in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")),
         ("2x2", copies_of_shards, None), ("2", optimizer_in_pieces, None),
