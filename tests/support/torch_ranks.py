@@ -42,6 +42,18 @@ def answering() -> Iterator[None]:
         os.environ.pop("UNISONO_AS", None)
 
 
+@contextmanager
+def detail() -> Iterator[None]:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    from torch import distributed
+
+    distributed.set_debug_level(distributed.DebugLevel.DETAIL)
+    try:
+        yield
+    finally:
+        distributed.set_debug_level(distributed.DebugLevel.OFF)
+
+
 def options(kind: Any, **fields: Any) -> Any:
     """Options of a call, or of a group, with these fields."""
     made = kind()

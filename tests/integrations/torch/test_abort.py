@@ -1,4 +1,4 @@
-"""`ProcessGroup.abort`: every wait ends on all ranks, the processes go on, also without rank 0 and torch's store."""
+"""Groups that lose a rank: `abort` ends every wait, `shrink_group` goes on without it, also without torch's store."""
 
 import os
 import signal
@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import unisono
 from tests.support.on_ranks import DEADLINE_S, FAILED, in_new_world
 from tests.support.programs import free_port
-from tests.support.torch_ranks import in_process_group, total
+from tests.support.torch_ranks import TorchRanks, in_process_group, total
 from tests.support.waiting import once_waiting, until
 from unisono.integrations.torch import register
 
-both_names = pytest.mark.parametrize("backend", ["unisono", "gloo"])
 CALLS: dict[str, Callable[[Any], Any]] = {
     "all_reduce": lambda group: dist.all_reduce(torch.ones(3), group=group),
     "async_op": lambda group: dist.all_reduce(torch.ones(3), group=group, async_op=True).wait(),
@@ -29,7 +29,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@both_names
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
 @in_process_group(2, "backend", named=range(2), hosts="1+1")
 def test_hooks_run_before_an_abort(tmp_path: Path, name: str, backend: str) -> None:
     waits, seen, me = tmp_path / "waits", list[tuple[str, bool]](), dist.get_rank()
@@ -52,21 +52,6 @@ def test_hooks_run_before_an_abort(tmp_path: Path, name: str, backend: str) -> N
         group.abort()
     assert seen[:2] == [("first", me == 1), ("second", me == 1)]
     dist.barrier()
-
-
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.ranks(2, backend="unisono")
-def test_hooks_run_before_a_timeout(tmp_path: Path, name: str) -> None:
-    done, seen = tmp_path / "done", list[str]()
-    group: Any = dist.new_group(timeout=timedelta(seconds=0.3))
-    group.register_abort_hook(1, lambda: seen.append("late"))
-    if dist.get_rank() == 0:
-        with pytest.raises(unisono.WaitTimeout, match="rank 1"):
-            CALLS[name](group)
-        assert seen[0] == "late"
-        done.touch()
-    else:
-        until(done.exists)
 
 
 @pytest.mark.ranks(3, backend="unisono")
@@ -159,3 +144,74 @@ def test_survivors_of_rank_0_make_new_groups(port: int, local: bool) -> float:
     found: float = total()
     dist.destroy_process_group()
     return found
+
+
+def gradient(me: int, *, dies: bool = False) -> float:
+    """That of a model which all ranks of the default group train, each with other data. dies: in its backward pass."""
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    loss: Any = model(torch.tensor([[float(me)]])).sum()
+    if dies:
+        loss.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    loss.backward()
+    return float(model.module.weight.grad)
+
+
+def ends_of(size: int, folder: Path, work: Callable[[], Any]) -> list[Any]:
+    """What the ranks return of a group in which some die; of these, their failures."""
+    with unisono.World(size, timeout_s=60, return_exceptions=True) as world:
+        return TorchRanks(lambda _: world, folder)(size)(work)
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_survivors_train_on(tmp_path: Path, victim: int) -> None:
+    """The error reaches them through torch's C++ code, from a bucket's all_reduce."""
+
+    def work() -> float:
+        me, row = dist.get_rank(), dist.new_group([0, 1, 3])
+        gradient(me)  # imports much, for which there is no time later
+        with pytest.raises(unisono.PeerGone) as caught:
+            gradient(me, dies=me == victim)
+        assert isinstance(caught.value, dist.DistBackendError)
+        assert caught.value.failed == (victim,)
+        smaller = dist.shrink_group(list(caught.value.failed))
+        assert dist.group.WORLD is smaller
+        assert row is not smaller
+        assert (dist.get_world_size(), dist.get_backend()) == (3, "unisono")
+        parts = [torch.zeros(1) for _ in range(3)]
+        dist.all_gather(parts, torch.tensor([float(me)]))
+        assert torch.cat(parts).tolist() == [rank for rank in range(4) if rank != victim]
+        return gradient(me)
+
+    mean = pytest.approx((6 - victim) / 3)
+    assert ends_of(4, tmp_path, work) == [FAILED if rank == victim else mean for rank in range(4)]
+
+
+@pytest.mark.ranks(4, backend="unisono")
+def test_sub_group_shrinks() -> None:
+    me, group = dist.get_rank(), dist.new_group([0, 1, 2])
+    mine = torch.tensor([1.0 + me])
+    if me in (0, 2):
+        smaller = dist.shrink_group([1], group)
+        dist.all_reduce(mine, group=smaller)
+        assert dist.get_process_group_ranks(smaller) == [0, 2]
+    dist.barrier()
+    assert mine.item() == (4.0 if me != 1 else 2.0)
+
+
+def test_unnamed_dead_rank_is_reported(tmp_path: Path) -> None:
+    def work() -> float:
+        me = dist.get_rank()
+        dist.barrier()
+        if me in (1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        inner = dist.group.WORLD.group  # type: ignore[union-attr]  # that of this library
+        until(lambda: all(inner.liveness.gone(rank) for rank in (1, 2)))
+        with pytest.raises(unisono.PeerGone, match="shrink_group") as caught:
+            dist.shrink_group([1])
+        dist.shrink_group(list(caught.value.failed))
+        mine = torch.tensor([1.0 + me])
+        dist.all_reduce(mine)
+        dist.all_reduce(mine, group=dist.new_group([0, 1]))
+        return mine.item()
+
+    assert ends_of(4, tmp_path, work) == [10.0, FAILED, FAILED, 10.0]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
 import unisono
-from tests.support.torch_ranks import TorchRanks, in_process_group, options, total
+from tests.support.torch_ranks import TorchRanks, detail, in_process_group, options, total
 from unisono.base.errors import ArgumentError, MismatchError
 from unisono.hosts.carriers.ucx_library import ucx_library
 from unisono.integrations.torch.answer_to import answer_by_environment
@@ -116,22 +116,17 @@ def test_groups_put_together_by_hand() -> None:
     soon = timedelta(seconds=33)
     group.set_timeout(soon)
     assert [one.options._timeout for one in (backend, backend.gloo())] == [soon, soon]
-
-
-@in_process_group(2, "gloo", named=range(2))
-def test_cpp_code_finds_gloo_in_manual_group() -> None:
-    group, _ = by_hand("for c++", dist.ProcessGroupGloo)
-    torch._C._distributed_c10d._register_process_group("for c++", group)
-    out = functional.wait_tensor(functional.all_reduce(torch.ones(2) + dist.get_rank(), "sum", "for c++"))
-    torch._C._distributed_c10d._unregister_process_group("for c++")
+    c10d: Any = torch._C._distributed_c10d
+    c10d._register_process_group("by hand", group)  # C++ code finds Gloo in it
+    out = functional.wait_tensor(functional.all_reduce(torch.ones(2) + me, "sum", "by hand"))
+    c10d._unregister_process_group("by hand")
     assert out.tolist() == [3.0, 3.0]
 
 
 @in_process_group(2, "gloo", named=range(2))
 def test_wrapper_of_detail_takes_ours() -> None:
     me, size = dist.get_rank(), dist.get_world_size()
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
-    try:
+    with detail():
         group: Any = dist.new_group()
         assert ours(group)
         with pytest.raises(MismatchError):
@@ -143,8 +138,6 @@ def test_wrapper_of_detail_takes_ours() -> None:
         assert wrap(mine, **given) is mine
         gloo = dist.ProcessGroupGloo.genuine(dist.PrefixStore("genuine", where), me, size, timeout=LIMIT)  # type: ignore[attr-defined]
         assert total(wrap(gloo, **given)) == 11.0
-    finally:
-        dist.set_debug_level(dist.DebugLevel.OFF)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.fuzz.programs import Barrier, Call, Messages, Objects
 from tests.fuzz.ranks import Player
 from tests.integrations.torch.test_training import DDP, model, train
 from tests.support.matrix import FORMS, REDUCING, Case
-from tests.support.torch_ranks import as_over_gloo, in_process_group
+from tests.support.torch_ranks import in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -122,23 +122,6 @@ def test_future_has_the_tensors_or_raises() -> None:
     dist.all_reduce(tensor)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("async_op", [False, True])
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@as_over_gloo("size")
-def test_one_tensor_twice_in_all_reduce_coalesced(size: int, async_op: bool) -> list[Any]:
-    found = []
-    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
-        dist.all_reduce_coalesced([mine(), mine(3), mine()], op)  # such a list without one twice is known
-        tensor, other = mine(), mine(3)
-        given = [tensor, other, tensor] if dist.get_rank() else [tensor, other, mine()]  # each rank for itself
-        made = dist.all_reduce_coalesced(given, op, async_op=async_op)
-        if async_op:
-            made.wait()
-        found.append([tensor.tolist(), other.tolist()])
-    return found
-
-
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
 
@@ -171,20 +154,3 @@ def test_callbacks_of_several_buckets_make_calls(size: int, hosts: str) -> None:
     of_all = torch.empty(size, len(learnt[0]))
     dist.all_gather_single(of_all, torch.tensor(learnt[0]))
     assert (of_all == of_all[0]).all()
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_different_calls_in_callbacks_raise() -> None:
-    def wrong(_: Any, bucket: Any) -> torch.futures.Future[Any]:
-        def again(future: torch.futures.Future[Any]) -> torch.Tensor:
-            more = torch.ones(2 + dist.get_rank())
-            dist.all_reduce(more, async_op=True).get_future().wait()
-            return future.value()[0]
-
-        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(again)
-
-    with pytest.raises(RuntimeError, match=r"disagree(.|\n)*float32\[3\]"):
-        train_with(wrong, None, buckets=1)
-    tensor = torch.ones(2)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [2.0, 2.0]

@@ -1,10 +1,8 @@
-"""Errors through torch.distributed are ours and torch's at once, and name what to do."""
+"""Errors through torch.distributed, and what a profiler sees: whom they name, where, in which of torch's words."""
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,21 +10,7 @@ import torch
 import torch.distributed as dist
 
 import unisono
-from tests.support.programs import Python
-from tests.support.torch_ranks import in_process_group
-
-
-@pytest.mark.ranks(2, backend="unisono")
-def test_errors_are_ours_and_torchs() -> None:
-    tensor = torch.ones(3 + dist.get_rank())
-    for kind in (dist.DistBackendError, unisono.MismatchError, RuntimeError):
-        with pytest.raises(kind, match="disagree"):
-            dist.all_reduce(tensor)
-        with pytest.raises(kind, match="disagree"):
-            dist.all_reduce(tensor, async_op=True).wait()
-    with pytest.raises(ValueError, match="a rank of this group"):
-        dist.group.WORLD.recv([tensor], 7, 0)
-    dist.barrier()
+from tests.support.torch_ranks import detail, in_process_group
 
 
 @pytest.mark.ranks(2, backend="unisono")
@@ -123,44 +107,6 @@ def test_sparse_tensors_of_other_shapes(shape: tuple[int, ...], sparse: int) -> 
     assert torch.equal(tensor.to_dense(), before)
 
 
-@pytest.mark.sampled(most=1)
-@pytest.mark.parametrize(
-    ("ending", "printed", "heard"),
-    [
-        ('raise ValueError("my mistake")', "ValueError: my mistake", "raised ValueError: my mistake"),
-        ("sys.exit(print(5 * 5, file=sys.stderr))", "25", "ended before its asynchronous call"),
-    ],
-)
-def test_program_ends_during_a_call(python: Python, tmp_path: Path, ending: str, printed: str, heard: str) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM.replace("ENDING", ending))
-    ranks = [python(program, RANK=rank, WORLD_SIZE=2, MEETING=f"file://{tmp_path}/meeting") for rank in range(2)]
-    assert printed in ranks[0].communicate(timeout=60)[1]  # before rank 1 makes the call
-    out, err = ranks[1].communicate("go on\n", timeout=60)
-    assert "rank 0 gave up all_reduce(float32[3], sum)" in out, err
-    assert f"waited for it: {heard}" in out, err
-
-
-PROGRAM = """
-import os, sys, torch
-import torch.distributed as dist
-from unisono.integrations.torch import register
-
-register()
-rank = int(os.environ["RANK"])
-dist.init_process_group("unisono", os.environ["MEETING"], rank=rank, world_size=2)
-if rank == 0:
-    pending = dist.all_reduce(torch.ones(3), async_op=True)
-    while not dist.group.WORLD.group.engine.unfinished:  # the call has begun
-        pass
-    ENDING
-input()
-try:
-    dist.all_reduce(torch.ones(3))
-except dist.DistBackendError as error:
-    print(error)
-"""
-
 SHORT = timedelta(seconds=0.3)
 WAITING = (
     "Rank {} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
@@ -168,37 +114,25 @@ WAITING = (
 )
 
 
-@contextmanager
-def detail() -> Iterator[None]:
-    """TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-    dist.set_debug_level(dist.DebugLevel.DETAIL)
-    try:
-        yield
-    finally:
-        dist.set_debug_level(dist.DebugLevel.OFF)
-
-
-def together(key: str) -> None:
-    """Wait for all ranks without a call of the group."""
-    store = dist.distributed_c10d._get_default_store()
-    if store.add(key, 1) == dist.get_world_size():
-        store.set(f"{key} all", "1")
-    store.wait([f"{key} all"])
-
-
 @pytest.mark.ranks(2, backend="unisono")
 def test_timeout_names_what_is_missing() -> None:
-    group, tensor = dist.new_group(timeout=SHORT), torch.ones(3)
+    """Before each error the hooks for aborts run."""
+    group: Any = dist.new_group(timeout=SHORT)
+    tensor, hooks = torch.ones(3), list[str]()
+    group.register_abort_hook(1, lambda: hooks.append("late"))
     calls: list[Callable[[], Any]] = [
         lambda: dist.recv(tensor, 1, group=group),
         lambda: group.recv_anysource([tensor], 0).wait(),
         lambda: group.recv([tensor], 1, 0).wait(timedelta(milliseconds=20)),
         lambda: dist.all_reduce(tensor, group=group),
+        lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(),
     ]
     for call in calls if dist.get_rank() == 0 else ():
         with pytest.raises(RuntimeError, match=r"Find out what delays(.|\n)* Timed out waiting"):
             call()
-    together("all")
+        assert hooks == ["late"]
+        hooks.clear()
+    unisono.barrier()
 
 
 @pytest.mark.parametrize(
@@ -207,9 +141,9 @@ def test_timeout_names_what_is_missing() -> None:
 @pytest.mark.ranks(4, hosts="2x2", backend="unisono")
 def test_ranks_that_miss_a_monitored_barrier(late: tuple[int, ...], all_ranks: bool, named: str) -> None:
     me = dist.get_rank()
-    together("begin")
+    unisono.barrier()
     if me in late:
-        together("over")  # they come too late
+        unisono.barrier()  # they come too late
     if me or 0 not in late:
         with pytest.raises(dist.DistBackendError) as caught:
             dist.monitored_barrier(timeout=SHORT, wait_all_ranks=all_ranks)
@@ -218,7 +152,7 @@ def test_ranks_that_miss_a_monitored_barrier(late: tuple[int, ...], all_ranks: b
         assert said in str(caught.value)
         assert caught.value.missing == (late if all_ranks else late[:1])
     if me not in late:
-        together("over")
+        unisono.barrier()
     dist.barrier()
 
 
@@ -246,7 +180,7 @@ def test_detail_names_a_late_rank() -> None:
         if dist.get_rank() != 1:
             with pytest.raises(RuntimeError, match=said):
                 group.allreduce([torch.ones(3)])
-    together("over")
+    unisono.barrier()
 
 
 @pytest.mark.ranks(1, backend="unisono")

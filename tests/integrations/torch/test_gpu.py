@@ -28,16 +28,12 @@ def beside_nccl() -> None:
     objects: list[Any] = [None] * size
     dist.all_gather_object(objects, me, group=dist.new_group(backend="cpu:unisono"))
     assert objects == list(range(size))
-    model = nn_over(alone)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), process_group=alone)
     for _ in range(2):
         model(torch.ones(2, 8, device="cuda")).sum().backward()
     gradient = model.module.weight.grad.cpu()
     dist.all_reduce(gradient)
     assert gradient.eq(4.0 * size).all()
-
-
-def nn_over(group: Any) -> Any:
-    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), process_group=group)
 
 
 @pytest.mark.parametrize(("backend", "named"), [("cpu:unisono,cuda:nccl", 0), ("cpu:gloo,cuda:nccl", 2)])

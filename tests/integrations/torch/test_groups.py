@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import unisono
 from tests.support.programs import free_port, place
-from tests.support.torch_ranks import TorchRanks, answering, in_process_group, total
+from tests.support.torch_ranks import answering, in_process_group, total
 from unisono.integrations.torch import register
 from unisono.integrations.torch.join_group import join, whole_world
 from unisono.ranks.group.sub_groups import make_sub_group
@@ -51,14 +51,6 @@ def test_held_group_does_not_block_its_end() -> None:
     assert held is not None
 
 
-def test_ours_is_for_the_cpu_only(ranks: TorchRanks) -> None:
-    def work() -> None:
-        raise AssertionError("there should be no group")
-
-    with pytest.raises(unisono.RankFailed, match=r"cuda:unisono|cuda.*unisono"):
-        ranks(2, "cpu:gloo,cuda:unisono")(work)
-
-
 @pytest.mark.ranks(2)
 def test_groups_are_made_and_destroyed_in_turns(tmp_path: Path) -> None:
     register()
@@ -69,16 +61,6 @@ def test_groups_are_made_and_destroyed_in_turns(tmp_path: Path) -> None:
         assert total() == 11.0
         dist.destroy_process_group()
         assert not dist.is_initialized()
-
-
-@pytest.mark.ranks(1, backend="unisono")
-def test_group_has_its_options() -> None:
-    group: Any = dist.new_group(timeout=timedelta(seconds=7))
-    for one in (group, group._get_backend(CPU)):
-        assert one.options._timeout == timedelta(seconds=7)
-    for timeout in (timedelta(seconds=8), timedelta(milliseconds=500), timedelta(days=1)):
-        group.set_timeout(timeout)
-        assert group.options._timeout == timeout
 
 
 @pytest.mark.ranks(3, backend="unisono")

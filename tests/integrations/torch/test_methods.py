@@ -6,6 +6,7 @@ Under Gloo's name they are asked as PyTorch's `test_c10d_gloo.py`, which no whee
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -42,23 +43,21 @@ def forms(group: Any, rank: int, size: int) -> Iterator[tuple[str, Any, Callable
         yield f"allreduce {form}", mine(), on(group.allreduce, *rest, **how)
         yield f"allreduce {form} in a list", mine(), on(lambda t, *a, **k: group.allreduce([t], *a, **k), *rest, **how)
         yield f"reduce_scatter {form}", mine(), on(group.reduce_scatter, blocks(size), *rest, **how)
-    for name in ("SUM", "PRODUCT", "MIN", "MAX", "AVG"):
-        kind = getattr(dist.ReduceOp, name)
-        yield f"allreduce {name}", mine(), on(group.allreduce, kind)
-        for at in range(size):
-            tensor, form = mine(), f"reduce {name} {at}"  # ranks other than the root have what Gloo leaves there
-            yield form, tensor if rank == at else [], on(lambda _, *a: group.reduce(*a), tensor, at, kind)
     as_max = options(dist.AllreduceOptions, reduceOp=op)
     yield "allreduce tensors=, opts=", mine(), lambda t: group.allreduce(tensors=[t], opts=as_max)
     yield "allreduce tensor=", mine(), lambda t: group.allreduce(tensor=t)
     yield "allreduce_coalesced", [mine(), mine(3)], group.allreduce_coalesced
+    for kind, twice in product((dist.ReduceOp.SUM, dist.ReduceOp.MAX), (False, True)):  # rank 0 has one tensor twice
+        given, one = options(dist.AllreduceCoalescedOptions, reduceOp=kind), mine()
+        several = [one, mine(3), one if twice and not root else mine()]
+        yield f"allreduce_coalesced {kind} twice: {twice}", several, on(group.allreduce_coalesced, given)
     for rest, how in [((1,), {}), ((1, MINUTE), {}), ((), {"root": 1}), ((), {"root": 1, "timeout": MINUTE})]:
         form = f"{rest} {sorted(how)}"
         yield f"broadcast {form}", mine(), on(group.broadcast, *rest, **how)
         yield f"gather {form}", blocks(size) if root else [], on(group.gather, mine(), *rest, **how)
         yield f"scatter {form}", mine(), on(group.scatter, blocks(size) if root else [], *rest, **how)
     yield "broadcast opts", mine(), lambda t: group.broadcast([t], options(dist.BroadcastOptions, rootRank=1))
-    reduced = mine()
+    reduced = mine()  # ranks other than the root have what Gloo leaves there
     yield "reduce timeout=", reduced if root else [], lambda _: group.reduce(reduced, 1, op, timeout=MINUTE)
     for rest in ((), (MINUTE,)):
         yield f"allgather {rest}", blocks(size), on(group.allgather, mine(), *rest)

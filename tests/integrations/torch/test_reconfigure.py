@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 
 from tests.support.member import Member, form, tell_all
 from tests.support.programs import Python
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="this torch cannot reconfigure groups")
 
@@ -154,9 +154,9 @@ def test_meetings_leave_nothing_behind(start: Start) -> None:
     for uuid in range(2, 12):
         form(members, uuid)
         tell_all(members, "pids")
-    for one, (descriptors, threads) in zip(members, before, strict=True):
-        end = time.monotonic() + 20
-        while (now := one.tell("left")) > [descriptors + 5, threads + 2] and time.monotonic() < end:
-            time.sleep(0.05)
-        assert now[0] <= descriptors + 5
-        assert now[1] <= threads + 2
+
+    def few_more() -> bool:  # at most 5 descriptors and 2 threads a process
+        pairs = zip(tell_all(members, "left"), before, strict=True)
+        return all(files <= had + 5 and threads <= ran + 2 for (files, threads), (had, ran) in pairs)
+
+    until(few_more)

@@ -22,6 +22,7 @@ from tests.integrations.torch.test_training import DDP
 from tests.support.torch_ranks import as_over_gloo
 from tests.support.waiting import until
 from unisono.engine.memory.heap import Heap
+from unisono.integrations.torch.patch import SharedBuffers
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -55,7 +56,22 @@ def learnt(wrapped: nn.Module, lowering: str, group: Any = None) -> list[Any]:
 @as_over_gloo(2)
 def test_calls_on_buckets_are_zero_copy(option: str) -> list[Any]:
     """On those of the first step, and on those that are made anew after it."""
-    return learnt(DDP(model(), bucket_cap_mb=MIB, **({option: True} if option else {})), "zero copy, in place")
+    whole: Any = model()
+    if option == "find_unused_parameters" and dist.get_rank():
+        whole.forward = lambda data: whole[2](whole[0](data))
+    return learnt(DDP(whole, bucket_cap_mb=MIB, **({option: True} if option else {})), "zero copy, in place")
+
+
+@pytest.mark.ranks(2, backend="unisono")
+def test_buckets_are_shared_whatever_torch_says() -> None:
+    """Versions of torch name more or fewer of the options that a tensor has in any case."""
+    world: Any = dist.group.WORLD
+    empty = vars(torch)["ops"].aten.empty.memory_format  # by its name this object would be sent to the ranks
+    usual = {"dtype": torch.float32, "device": torch.device("cpu")}
+    with SharedBuffers(world.group):
+        for more in ({}, {"layout": torch.strided}, {"layout": torch.strided, "pin_memory": False}):
+            assert shared(empty([SHORT], **usual, **more))
+        assert not shared(empty([SHORT, 2], **usual))
 
 
 @as_over_gloo(4)

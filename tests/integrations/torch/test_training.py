@@ -1,7 +1,8 @@
-"""Programs that train with torch: what they compute and learn is what they do over Gloo, to the last bit."""
+"""Programs that train with torch: they learn what they do over Gloo, to the last bit, and load what they have saved."""
 
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.torch_ranks import as_over_gloo
+from tests.support.torch_ranks import TorchRanks, as_over_gloo, in_process_group
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's own
 
@@ -63,22 +64,6 @@ def fewer_batches(by_all: bool) -> list[Any]:
         return train(wrapped, 2 + 2 * dist.get_rank())
 
 
-def unused_layers() -> list[Any]:
-    class Sometimes(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.always, self.sometimes, self.turn = model(), nn.Linear(WIDTH, WIDTH), 0
-
-        def forward(self, data: torch.Tensor) -> torch.Tensor:
-            self.turn += 1
-            if (self.turn + dist.get_rank()) % 3:
-                data = self.sometimes(data)
-            return self.always(data)  # type: ignore[no-any-return]
-
-    torch.manual_seed(0)
-    return train(DDP(Sometimes(), find_unused_parameters=True))
-
-
 def sparse_gradients() -> list[Any]:
     torch.manual_seed(0)
     table = nn.EmbeddingBag(10, 4, mode="sum", sparse=True)
@@ -101,7 +86,6 @@ def hooked(name: str) -> list[Any]:
         # By its name torch lets this one run over NCCL only.
         "bf16": lambda: wrapped.register_comm_hook(None, lambda s, bucket: hooks.bf16_compress_hook(s, bucket)),
         "fp16": lambda: wrapped.register_comm_hook(None, hooks.fp16_compress_hook),
-        "wrapped": lambda: wrapped.register_comm_hook(None, hooks.fp16_compress_wrapper(hooks.allreduce_hook)),
         "PowerSGD": lambda: wrapped.register_comm_hook(
             power.PowerSGDState(None, 1, start_powerSGD_iter=2), power.powerSGD_hook
         ),
@@ -273,8 +257,8 @@ needs_a_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="inductor 
     ("shape", "program", "how"),
     [
         *((shape, fewer_batches, by_all) for shape in ("2", "1+1") for by_all in (True, False)),
-        ("2", unused_layers, None), ("2", sparse_gradients, None),
-        *(("2", hooked, name) for name in ("bf16", "fp16", "wrapped", "PowerSGD", "builtin", "builtin fp16")),
+        ("2", sparse_gradients, None),
+        *(("2", hooked, name) for name in ("bf16", "fp16", "PowerSGD", "builtin", "builtin fp16")),
         ("2", compiled_ddp, "aot_eager"), pytest.param("2", compiled_ddp, "inductor", marks=needs_a_compiler),
         *((shape, fsdp1, kind) for shape in ("2", "1+1") for kind in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")),
         ("2x2", copies_of_shards, None), ("2", optimizer_in_pieces, None),
@@ -289,3 +273,78 @@ needs_a_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="inductor 
 @as_over_gloo("shape")
 def test_programs_learn_the_same(shape: str, program: Callable[..., list[Any]], how: Any) -> list[Any]:
     return program() if how is None else program(how)
+
+
+# Checkpoints.
+
+
+def stepped(one: nn.Module) -> tuple[nn.Module, Any]:
+    """A model and its optimizer after a step in which no rank needs another."""
+    optimizer = torch.optim.Adam(one.parameters(), lr=0.01)
+    for parameter in one.parameters():
+        parameter.grad = parameter.detach().sin()
+    optimizer.step()
+    return one, optimizer
+
+
+def same(states: dict[str, Any], others: dict[str, Any]) -> None:
+    """Do two state dicts have the same names and numbers?"""
+    assert states.keys() == others.keys()
+    for name, state in states.items():
+        if isinstance(state, dict):
+            same(state, others[name])
+        elif hasattr(state, "tolist"):
+            assert getattr(state, "full_tensor", lambda one=state: one)().tolist() == others[name].tolist(), name
+
+
+@pytest.mark.parametrize("hosts", ["", "2+1"])
+@pytest.mark.parametrize("later", [False, True], ids=["save", "async_save"])
+def test_checkpoint_loads_on_fewer_ranks(ranks: TorchRanks, tmp_path: Path, later: bool, hosts: str) -> None:
+    where = {"checkpoint_id": str(tmp_path)}
+
+    def kept(made: tuple[nn.Module, Any]) -> dict[str, Any]:
+        from torch.distributed.checkpoint import state_dict as states
+
+        return dict(zip(("model", "optimizer"), states.get_state_dict(*made), strict=True))
+
+    def save() -> None:
+        from torch.distributed import checkpoint
+
+        state = kept(made := stepped(sharded(model())))
+        if later:
+            pending: Any = checkpoint.async_save(state, **where, process_group=dist.new_group())
+            dist.all_reduce(next(model().parameters()))  # the thread that saves makes calls while this one does
+            made[1].step()  # what is saved is what was before
+            pending.result()
+        else:
+            checkpoint.save(state, **where)
+
+    def load() -> None:
+        from torch.distributed import checkpoint
+
+        pieces = sharded(model())
+        for tensor in pieces.parameters():
+            nn.init.zeros_(tensor)
+        checkpoint.load(state := kept(stepped(pieces)), **where)
+        same(state, kept(stepped(model())))
+
+    ranks(3, hosts=hosts)(save)
+    ranks(2, hosts="1+1" if hosts else "")(load)
+
+
+@pytest.mark.parametrize(("backend", "named"), [("unisono", None), ("gloo", range(3))])
+@in_process_group(3, "backend", named="named")
+def test_sharded_state_with_empty_shards(tmp_path: Path, backend: str, named: range | None) -> None:
+    """Rank 2 has no part of a bias of two numbers."""
+    from torch.distributed import checkpoint, fsdp
+
+    kind, form = fsdp.FullyShardedDataParallel, fsdp.StateDictType.SHARDED_STATE_DICT
+    saved, loaded = (kind(nn.Linear(4, 2), device_id="cpu") for _ in range(2))
+    with kind.state_dict_type(saved, form), kind.state_dict_type(loaded, form):
+        checkpoint.save(state := saved.state_dict(), checkpoint_id=str(tmp_path))
+        assert state["bias"].device.type == state["bias"].to("cpu").device.type == "cpu"
+        state = loaded.state_dict()
+        checkpoint.load(state, checkpoint_id=str(tmp_path))
+        loaded.load_state_dict(state)
+    with kind.summon_full_params(saved), kind.summon_full_params(loaded):
+        same(dict(loaded.named_parameters()), dict(saved.named_parameters()))

@@ -1,9 +1,12 @@
 """A trainer and a server, each a job with a default group of its own, share one more group, through which weights go.
 
+When one job ends, by itself, by an error, or by a signal, the other goes on.
+
 Programs that train by reinforcement make it with torch's function for all groups, as here. Over Gloo all of this works.
 """
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -150,27 +153,102 @@ def test_trainer_goes_on_without_the_server(tmp_path: Path) -> str:
 EXITS = """
 import sys
 from pathlib import Path
-import pytest, torch, torch.distributed as dist, unisono
+import torch, torch.distributed as dist, unisono
 from tests.integrations.torch.test_two_worlds import Process, register
 from tests.support.waiting import until
 register()
 process = Process(int(sys.argv[1]), "unisono", Path(sys.argv[2]))
 for step in (process.join_own, process.join_shared, process.use_shared, process.use_own):
     step()
-if not process.trains:
-    until((Path(sys.argv[2]) / "trained").exists)
-    with pytest.raises(unisono.PeerGone, match="ended"):
-        dist.all_reduce(torch.ones(3), group=process.shared)
-    process.use_own()
-    assert unisono.get_world_size() == 2
-    print("served")
+if process.me == 0:
+    ENDING
+if process.trains:
+    sys.exit()
+until((Path(sys.argv[2]) / "trained").exists)
+try:
+    dist.all_reduce(torch.ones(3), group=process.shared)
+except dist.DistBackendError as error:
+    print(type(error).__name__, error)
+process.use_own()
+assert unisono.get_world_size() == 2
+"""
+PENDING = """
+    pending = dist.all_reduce(torch.ones(3), group=process.shared, async_op=True)
+    until(lambda: process.shared.group.engine.unfinished)
+    """
+GAVE_UP = "PeerFailed rank 0 gave up all_reduce(float32[3], sum)"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "printed", "told"),
+    [
+        ("sys.exit()", 0, "", ["PeerGone rank 0", "ended"]),
+        (f"{PENDING}sys.exit(5)", 5, "unisono: .*", [GAVE_UP, "waited for it: ended before its asynchronous call"]),
+        (f"{PENDING}raise ValueError('mine')", 1, ".*ValueError: mine\n",
+         [GAVE_UP, "waited for it: raised ValueError: mine"]),
+    ],
+    ids=["ends", "ends in a call", "raises"],
+)  # fmt: skip
+def test_server_goes_on_after_the_trainer(
+    python: Python, tmp_path: Path, ending: str, status: int, printed: str, told: list[str]
+) -> None:
+    program, root = EXITS.replace("ENDING", ending), Path(__file__).parents[3]
+    ranks = [python("-c", program, me, tmp_path, PYTHONPATH=root) for me in range(4)]
+    for me, rank in enumerate(ranks):
+        out, err = rank.communicate(timeout=100)
+        assert rank.returncode == (0 if me else status), err
+        assert re.fullmatch("" if me else printed, err, re.DOTALL), err
+        assert all(word in out for word in (told if me > 1 else [])), out
+        if me == 1:
+            (tmp_path / "trained").touch()
+
+
+FORKED = """
+import multiprocessing, os, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+
+def work(rank):
+    os.environ["UNISONO_HOST_ID"] = f"{rank * int(sys.argv[1])}"
+    dist.init_process_group("unisono", f"file://{sys.argv[2]}", rank=rank, world_size=2)
+    torchs, words = dist.distributed_c10d, torch.zeros(3)
+    where = 2, rank, [], dist.Backend("unisono"), dist.PrefixStore("apart", torchs._get_default_store())
+    apart, _ = torchs._new_process_group_helper(*where, group_name="apart", timeout=timedelta(minutes=1))
+    torchs._world.pg_group_ranks[apart] = {0: 0, 1: 1}
+    if rank == 0:
+        dist.send(words + 7, 1)
+        work.last = dist.all_reduce(words, async_op=True)
+        return
+    time.sleep(0.2)
+    dist.recv(words, 0)
+    dist.all_reduce(words)
+    for group in apart, None:
+        try:
+            dist.barrier(group)
+        except dist.DistBackendError as error:
+            os.write(1, f"{words.tolist()} {error.how.how.name}: {error.how.words}\\n".encode())
+    raise ValueError("is told")
+
+if sys.argv[3] == "used":
+    import unisono
+    unisono.init().close()
+    dist.init_process_group("unisono", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+context = multiprocessing.get_context("fork")
+ranks = [context.Process(target=work, args=(rank,)) for rank in range(2)]
+for rank in ranks:
+    rank.start()
+for rank in ranks:
+    rank.join()
 """
 
 
-def test_server_goes_on_after_the_trainer(python: Python, tmp_path: Path) -> None:
-    ranks = [python("-c", EXITS, me, tmp_path, PYTHONPATH=Path(__file__).parents[3]) for me in range(4)]
-    for me, rank in enumerate(ranks):
-        said = rank.communicate(timeout=100)
-        assert (rank.returncode, *said) == (0, "" if me < 2 else "served\n", "")
-        if me == 1:
-            (tmp_path / "trained").touch()
+@pytest.mark.parametrize("parent", ["new", "used"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_forked_process_finishes_its_calls(python: Python, tmp_path: Path, hosts: int, parent: str) -> None:
+    """A child of multiprocessing does not run the `atexit` functions of its parent, which may have used the library.
+
+    It leaves the world, and a group as ranks of several jobs make it.
+    """
+    out, errors = python("-c", FORKED, hosts - 1, tmp_path / "store", parent).communicate(timeout=60)
+    assert out == "[7.0, 7.0, 7.0] ENDED: ended\n" * 2, errors
