@@ -47,7 +47,7 @@ LONG = 1 << 63
         ([3, 2, 1, 0, 3], [0, 0, 0, 0, -1], [[4, 0], [1], [2], [3]]),
     ],
 )
-@pytest.mark.ranks(5)
+@pytest.mark.ranks(5, hosts="3+2")
 def test_colors_and_keys_make_groups(colors: list[int | None], keys: list[int], groups: list[list[int]]) -> None:
     """Without a color, or with a negative one, a rank is in no group."""
     me = unisono.get_rank()

@@ -48,6 +48,19 @@ def test_repeated_sums_have_the_same_bits() -> None:
     assert all(torch.equal(sums[0], other) for other in (*sums, *everywhere))
 
 
+@pytest.mark.ranks(hosts="2x2")
+def test_later_calls_ignore_refused_ones() -> None:
+    """A rank that has left a call skips steps for which ranks of its host may wait."""
+    me = unisono.get_rank()
+    for turn in range(12):
+        total = torch.ones(5)
+        for _ in range(turn % 3):
+            unisono.all_reduce(total)
+        assert total.tolist() == [4.0 ** (turn % 3)] * 5
+        with pytest.raises(unisono.MismatchError):
+            unisono.all_reduce(total, "max" if me == turn % 4 else "sum")
+
+
 @in_new_world(2, config=unisono.Config(debug=1), hosts="2x1")
 def test_each_call_over_hosts_has_its_debug_line() -> None:
     with contextlib.redirect_stderr(io.StringIO()) as said:
