@@ -4,7 +4,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -12,10 +11,13 @@ import pytest
 import torch
 
 import unisono
-from tests.calls.collectives.test_arguments import f
 from tests.support.on_ranks import in_new_world
 from unisono import ArgumentError
 from unisono.base.errors import DTypeError
+
+
+def f(count: int = 4) -> torch.Tensor:
+    return torch.zeros(count)
 
 
 @pytest.mark.ranks(2)
@@ -124,12 +126,14 @@ OTHERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "Group.shrink": ("timeout_s", lambda s: unisono.init().shrink(timeout_s=s)),
     "World.timeout_s": ("timeout_s", lambda s: setattr(unisono.world(1), "timeout_s", s)),
     "Config.replace": ("look_up_s", lambda s: unisono.Config().replace(look_up_s=s)),
-    "testing.chaos": (
-        "duration_s",
-        lambda s: ExitStack().enter_context(unisono.testing.chaos(stop=0, at=("barrier", 1), duration_s=s)),
-    ),
+    "testing.chaos": ("duration_s", lambda s: enter(unisono.testing.chaos(stop=0, at=("barrier", 1), duration_s=s))),
 }
 """What else takes a time -> the name of its argument, and a call with it."""
+
+
+def enter(block: Any) -> None:
+    with block:
+        pass
 
 
 def refused(what: str, argument: str, call: Callable[[Any], Any]) -> None:
