@@ -68,6 +68,7 @@ def test_objects_that_do_not_fit_raise_there() -> None:
     with pytest.raises(ArgumentError, match=words) if me == 2 else nullcontext():
         broadcast_object_list(objects)
     assert objects == ([None, None] if me == 2 else list("abc"))
+    places = [None] * 3
     all_gather_object(places, me)
     assert places == [0, 1, 2]
 

@@ -74,26 +74,6 @@ def test_each_call_over_hosts_has_its_debug_line() -> None:
         assert "takes about" in line.partition("; ")[2]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("n", [1000, 300_000])
-@pytest.mark.ranks(hosts=["2x1", "2x2"])
-def test_calls_take_old_and_new_tensors(n: int) -> None:
-    me, size = unisono.get_rank(), unisono.get_world_size()
-    tensors = [torch.empty(n, dtype=torch.float64) for _ in range(3)]
-    wide = torch.empty(size * n, dtype=torch.float64)
-    for turn in range(12):
-        tensor, every = (
-            tensors[turn * turn % 5 % 3],
-            [values(n, rank + 7 * turn, torch.float64) for rank in range(size)],
-        )
-        unisono.all_reduce(tensor.copy_(every[me]))
-        assert tensor.equal(sum(every))
-        unisono.all_gather_single(wide, tensor.copy_(every[me]))
-        assert wide.equal(torch.cat(every))
-        unisono.broadcast(tensor, turn % size)
-        assert tensor.equal(every[turn % size])
-
-
 @pytest.mark.sampled(most=1)
 @pytest.mark.parametrize("n", [1000, 300_000])
 @pytest.mark.ranks(hosts=["2x1", "2x2"])
