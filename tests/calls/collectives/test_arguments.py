@@ -241,6 +241,8 @@ ALONE: list[tuple[str, type[Exception], str]] = [
     ("empty(2, -1)", ArgumentError, "negative"),
     ("empty(3, dtype=torch.quint8)", DTypeError, "quint8"),
     ('empty(3, dtype="float32")', DTypeError, "dtype: got str, expected a torch.dtype"),
+    ("init().shrink(without=[7])", ArgumentError, "rank 7 is not in group"),
+    ("init().shrink(without=3)", ArgumentError, "without: got int, expected a list of ranks"),
     ("World(True)", ArgumentError, "got True, expected a whole number"),
     ("premul_sum(torch.ones(2))", ArgumentError, "2 elements"),
     ("premul_sum(torch.tensor(1j))", DTypeError, "expected a real number"),

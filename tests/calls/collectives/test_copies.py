@@ -63,9 +63,9 @@ MIXED = ["all_reduce", "broadcast", "all_gather_single", "reduce_scatter_single"
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("count", [1500, 6000, 400_000])
-@pytest.mark.parametrize(("ranks", "odd"), [(2, 1), (3, 0)])
-@in_new_world("ranks")
-def test_calls_where_some_tensors_are_shared(ranks: int, odd: int, count: int) -> None:
+@pytest.mark.parametrize(("ranks", "odd", "hosts"), [(2, 1, None), (3, 0, None), (4, 1, "3+1")])
+@in_new_world("ranks", hosts="hosts")
+def test_calls_where_some_tensors_are_shared(ranks: int, odd: int, hosts: str | None, count: int) -> None:
     """Signature and payload share a line, or do not, or private tensors are read across memory."""
     me = unisono.get_rank()
     hows: list[dict[str, Any]] = [{}, {"async_op": True}, {"algorithm": None, "timeout_s": 30}]

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import DEADLINE_S, FAILED, die, in_new_world
+from tests.support.on_ranks import FAILED, die, in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
-from unisono.base.errors import MismatchError, OutOfMemory, PeerGone
+from unisono.base.errors import MismatchError, OutOfMemory, PeerFailed, PeerGone, WaitTimeout
 from unisono.base.records import DepartureKind
 from unisono.calls.groups import _record, destroy_group, new_group, split
 
@@ -56,7 +56,8 @@ def test_mismatch_in_group_names_both_ranks() -> None:
     assert "  rank 0 (world rank 1)  all_reduce(float32[4], sum)" in str(caught.value)
 
 
-def survive() -> None:
+@in_new_world(4, return_exceptions=True, gives=[FAILED, None, None, None])
+def test_death_of_a_rank_ends_its_groups_only() -> None:
     """Rank 0 dies; the others are in a group with it, in one without it, and in the world."""
     rank = unisono.get_rank()
     pair, without = new_group([0, 3], name="pair"), new_group([1, 2, 3])
@@ -81,8 +82,25 @@ def survive() -> None:
         unisono.barrier()
 
 
-def test_death_of_a_rank_ends_its_groups_only() -> None:
-    assert unisono.run(survive, 4, timeout_s=DEADLINE_S, return_exceptions=True) == [FAILED, None, None, None]
+WORDS: dict[int, tuple[type[Exception], str]] = {
+    1: (PeerFailed, r"^rank 1 \(world rank 2\) gave up all_reduce\(float32\[4\], sum\) #1 of group 'pair'"),
+    2: (WaitTimeout, r"^rank 1 \(world rank 2\) waited 0\.2.* for rank 0 \(world rank 1\)\."),
+}
+
+
+@pytest.mark.ranks(3)
+def test_late_rank_breaks_its_group_only() -> None:
+    """It comes when the other one has given up, and withdrawn its signature: it cannot go on with that."""
+    pair = new_group([1, 2], name="pair", timeout_s=0.2)
+    if pair:
+        error, words = WORDS[unisono.get_rank()]
+        until(
+            lambda: pair.rank == 1 or (pair.engine.arena.board(1).gave_up[0] == 1 and not pair.engine.signature(1, 1))
+        )
+        with pytest.raises(error, match=words) as caught:
+            unisono.all_reduce(torch.ones(4), group=pair)
+        assert str(caught.value.again()) == str(caught.value)
+    unisono.barrier()
 
 
 @in_new_world(2)

@@ -47,7 +47,7 @@ LONG = 1 << 63
         ([3, 2, 1, 0, 3], [0, 0, 0, 0, -1], [[4, 0], [1], [2], [3]]),
     ],
 )
-@pytest.mark.ranks(5)
+@pytest.mark.ranks(5, hosts="3+2")
 def test_colors_and_keys_make_groups(colors: list[int | None], keys: list[int], groups: list[list[int]]) -> None:
     """Without a color, or with a negative one, a rank is in no group."""
     me = unisono.get_rank()
@@ -112,7 +112,6 @@ def test_groups_have_names_and_times() -> None:
     if isinstance(pair, unisono.Group):
         groups.append(new_group(group=pair))
     world.timeout_s = 60.0
-    assert all(group.name in repr(group) for group in groups)
     assert world.rank != 2 or [(group.name, group.timeout_s) for group in groups] == [
         ("ranks 0, 2", 50.0), ("ranks 0, 1, 2, 3, 4, 5 and 1 more", 50.0), ("pair", 7.0), ("rank 2", 3.0),
         ("ranks 1, 2", 7.0),
@@ -199,18 +198,6 @@ def test_one_group_from_two_threads() -> None:
         with ThreadPoolExecutor(2) as pool:
             assert sum(pool.map(work, (100, 100))) == 400.0
         assert work(1) == 2.0
-
-
-@pytest.mark.ranks(4)
-def test_calls_in_the_background_keep_their_order() -> None:
-    group = split(unisono.get_rank() % 2)
-    tensor, works = torch.full((3000,), float(unisono.get_rank() + 1)), []
-    for _ in range(5):
-        works.append(unisono.all_reduce(tensor, group=group, async_op=True))
-        works.append(unisono.broadcast(tensor, 0, group, async_op=True))
-    unisono.all_reduce(tensor, group=group)
-    assert all(work.is_success() for work in works)
-    assert tensor.unique().tolist() == [[4.0 * 32], [6.0 * 32]][unisono.get_rank() % 2]
 
 
 @pytest.mark.parametrize("waits", range(3))

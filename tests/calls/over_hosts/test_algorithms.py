@@ -13,9 +13,8 @@ import unisono
 from tests.conftest import NIGHTLY
 from tests.support.matrix import ALIASED, FORMS, Case, ops
 from tests.support.matrix_driver import check, forget
-from tests.support.on_ranks import in_new_world
 from tests.support.programs import Python, free_port, place
-from unisono.base.config import Config, environment_name
+from unisono.base.config import environment_name
 from unisono.base.errors import MismatchError
 from unisono.schedule import ADD, COPY, ROOTED, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
@@ -216,23 +215,3 @@ def test_nobody_writes_a_tensor_after_the_error() -> None:
             unisono.all_reduce(tensor, group=group, timeout_s=20)
     unisono.barrier()
     assert me == last or tensor.eq(-1.0).all()
-
-
-COUNT = 1 << 18
-STAGED_IN_ONE = {"cross_memory_bytes": 0, "inline_bytes": 1 << 22, "segment_bytes": 1 << 23}
-"""Private vectors of COUNT elements are staged, their signatures beside them; those in shared memory are elsewhere."""
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("odd", [0, 1])
-@pytest.mark.parametrize(
-    "config", [Config.from_env(), Config.from_env().replace(**STAGED_IN_ONE)], ids=["usual", "staged in one"]
-)
-@in_new_world(4, hosts="3+1", config="config")
-def test_shared_tensors_on_one_rank_of_a_host(config: Config, odd: int) -> None:
-    """Ranks 0 to 2 are on one host, where rank 0 hands the sum to the others, who can read it on some ranks only."""
-    group = unisono.init()
-    for turn in range(20):
-        tensor = group.empty(COUNT) if group.rank == odd else torch.empty(COUNT)
-        unisono.all_reduce(tensor.copy_((torch.arange(COUNT) * (group.rank + 3) % 251).float() + turn))
-        assert torch.equal(tensor, sum((torch.arange(COUNT) * (rank + 3) % 251).float() + turn for rank in range(4)))

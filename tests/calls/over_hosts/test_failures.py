@@ -15,10 +15,8 @@ from tests.support.on_ranks import in_new_world
 from tests.support.waiting import until
 from unisono.base.config import Config
 from unisono.engine.carrier import Lost
-from unisono.engine.compile.program import DONE, LOST, WAITING, Op, RowWord, StateWord
+from unisono.engine.compile.program import DONE, LOST, StateWord
 from unisono.hosts import far
-from unisono.ranks.failures.attend import Watch
-from unisono.tools.testing.chaos import stop_at_row
 
 
 @pytest.mark.ranks(hosts="2x2")
@@ -34,41 +32,6 @@ def test_abort_ends_sub_groups(tmp_path: Path) -> None:
         with pytest.raises(unisono.PeerFailed, match="enough"):
             unisono.recv(src=1 - inner.rank, group=inner)
     unisono.barrier()  # the world goes on
-
-
-@pytest.mark.ranks(hosts="2x1")
-def test_messages_of_departed_ranks_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its host is told at once that it has left, and what it sent before may take longer."""
-    group, looks, look_as_always = unisono.new_group(), 0, Watch.look
-
-    def look(watch: Watch, *given: Any) -> None:
-        nonlocal looks
-        looks += group.liveness.gone(1) is not None
-        look_as_always(watch, *given)
-
-    unisono.all_reduce(torch.ones(10), group=group)
-    ((plan,), run) = group.plans.values(), group.run
-    take = plan.kept[0][:, RowWord.OP].tolist().index(Op.RECV)
-    stopping = stop_at_row(plan, take)
-
-    def late(address: int, *given: int) -> int:
-        if looks > 4:
-            return run(address, *given)
-        run(stopping.address, *given)
-        return WAITING | 1 << 8
-
-    tensor = torch.full((10,), 10.0**group.rank)
-    if group.rank == 0:
-        with monkeypatch.context() as patch:
-            patch.setattr(Watch, "look", look)
-            patch.setattr(group, "run", late)
-            unisono.all_reduce(tensor, group=group)
-        assert looks > 4
-    else:
-        unisono.all_reduce(tensor, group=group)
-        group.close()
-    unisono.barrier()
-    assert tensor[3].item() == 11.0
 
 
 @pytest.mark.ranks(hosts="2x1")

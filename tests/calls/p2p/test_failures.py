@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,55 +23,49 @@ LONG = 5_000_000  # more than is under way between hosts
 
 POLLS = {Poller.wait.__code__, UcxCarrier.wait.__code__}
 
-CALLS: dict[str, Callable[[int], Any]] = {
-    "recv": lambda peer: p2p.recv(torch.zeros(4), peer, tag=1),
-    "recv from any": lambda peer: p2p.recv(torch.zeros(4), tag=1),
-    "irecv": lambda peer: p2p.irecv(None, peer, tag=1).wait(),
-    "send": lambda peer: p2p.send(torch.zeros(LONG), peer, tag=1),
-    "isend": lambda peer: p2p.isend(torch.zeros(LONG), peer, tag=1).wait(),
-    "sendrecv": lambda peer: p2p.sendrecv(torch.zeros(4), peer, torch.zeros(4), peer, tag=1),
-    "sendrecv long": lambda peer: p2p.sendrecv(torch.zeros(LONG), peer, torch.zeros(4), peer, tag=1),
+CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "recv": lambda long: p2p.recv(torch.zeros(4), 1, tag=1),
+    "recv from any": lambda long: p2p.recv(torch.zeros(4), tag=1),
+    "irecv": lambda long: p2p.irecv(None, 1, tag=1),
+    "send": lambda long: p2p.send(long, 1, tag=1),
+    "isend": lambda long: p2p.isend(long, 1, tag=1),
+    "sendrecv": lambda long: p2p.sendrecv(long[:4], 1, torch.zeros(4), 1, tag=1),
+    "sendrecv long": lambda long: p2p.sendrecv(long, 1, torch.zeros(4), 1, tag=1),
 }
+"""Calls of rank 0 that wait for rank 1. What they send is this, or its beginning."""
 
 
 @pytest.mark.sampled(most=3)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("hosts", ["1x3", "2+1:round_robin"])
+@in_new_world(hosts="hosts")
 def test_peer_that_gave_up_ends_waits(tmp_path: Path, name: str, hosts: str) -> None:
     """Rank 1 runs out of time in a collective, and lives on. What it has sent is received; ranks 0 and 2 go on."""
-    waits, done = tmp_path / "waits", tmp_path / "done"
-
-    def work() -> str:
-        me = unisono.get_rank()
-        if me == 1:
-            p2p.send(torch.full((3,), 1.5), 0, tag=9)
-            until(waits.exists)
-            with pytest.raises(WaitTimeout):
-                unisono.barrier(timeout_s=0.01)
-            with pytest.raises(WaitTimeout):  # that of the barrier, told again
-                p2p.send(torch.zeros(1), 0)
-            until(done.exists)
-            return ""
-        said = ""
-        if me == 0:
-            once_waiting(waits.touch, POLLS)
-            with pytest.raises(PeerFailed) as caught:
-                CALLS[name](1)
-            assert (caught.value.rank, caught.value.waiting) == (1, 0)
-            said = str(caught.value)
-            assert p2p.recv(None, 1, tag=9).tolist() == [1.5] * 3
-            with pytest.raises(PeerFailed):
-                p2p.recv(None, 1, tag=9)
-        tensor = torch.empty(LONG)
-        p2p.sendrecv(torch.full((LONG,), float(me)), 2 - me, tensor, 2 - me, tag=4)
-        assert (tensor == 2 - me).all()
-        done.touch()
-        return said
-
-    with unisono.World(hosts=hosts, timeout_s=DEADLINE_S) as world:
-        said = world.run(work)[0]
-    assert said.startswith(f"rank 0 waited in {name.split(maxsplit=1)[0]}(")
-    assert ", but rank 1 gave up group 'world': WaitTimeout: rank 1 waited " in said
+    me, waits, done = unisono.get_rank(), tmp_path / "waits", tmp_path / "done"
+    if me == 1:
+        p2p.send(torch.full((3,), 1.5), 0, tag=9)
+        until(waits.exists)
+        with pytest.raises(WaitTimeout):
+            unisono.barrier(timeout_s=0.01)
+        with pytest.raises(WaitTimeout):  # that of the barrier, told again
+            p2p.send(torch.zeros(1), 0)
+        until(done.exists)
+        return
+    if me == 0:
+        once_waiting(waits.touch, POLLS)
+        words = (
+            rf"^rank 0 waited in {name.partition(' ')[0]}\(.*, but rank 1 gave up group 'world': WaitTimeout: rank 1 "
+        )
+        with pytest.raises(PeerFailed, match=words) as caught:
+            CALLS[name](torch.zeros(LONG)).wait()
+        assert (caught.value.rank, caught.value.waiting) == (1, 0)
+        assert p2p.recv(None, 1, tag=9).tolist() == [1.5] * 3
+        with pytest.raises(PeerFailed):
+            p2p.recv(None, 1, tag=9)
+    tensor = torch.empty(LONG)
+    p2p.sendrecv(torch.full((LONG,), float(me)), 2 - me, tensor, 2 - me, tag=4)
+    assert (tensor == 2 - me).all()
+    done.touch()
 
 
 @pytest.mark.parametrize("how", ["returned", "killed"])
@@ -122,38 +115,48 @@ def test_receive_from_any_waits_for_the_last_rank() -> None:
         p2p.send(torch.ones(3), 0)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("end", [WaitTimeout, KeyboardInterrupt])
 @pytest.mark.ranks(2, hosts="2x1")
 def test_ended_wait_leaves_nothing(name: str, end: type[BaseException]) -> None:
-    """It has taken too long, or Ctrl-C has ended it; the group goes on."""
-    me, group = unisono.get_rank(), unisono.init()
+    """It has taken too long, or Ctrl-C has ended it. The group goes on, and so do a send that has begun, and a Work
+    unless Ctrl-C has ended the wait for it.
+    """
+    me, group, work, long = unisono.get_rank(), unisono.init(), None, torch.arange(float(LONG))
     unisono.barrier()
     if me == 0:
         usual, group.timeout_s = group.timeout_s, 0.1 if end is WaitTimeout else group.timeout_s
         if end is KeyboardInterrupt:
             once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
         with pytest.raises(end) as caught:
-            CALLS[name](1)
+            (work := CALLS[name](long)).wait()
         group.timeout_s = usual
         if isinstance(caught.value, WaitTimeout):
             assert (caught.value.missing, caught.value.waiting) == ((1,), 0)
             text = str(caught.value)
             assert all(word in text for word in (f" in {name.split(maxsplit=1)[0]}(", "tag=1", __file__)), text
+        elif work:
+            with pytest.raises(PeerFailed, match=rf"rank 0 gave up {name}.*: interrupted by KeyboardInterrupt"):
+                work.wait()
+        if not (work and end is WaitTimeout):
+            long.zero_()
     unisono.barrier()  # which moves no messages
-    go_on(name if end is WaitTimeout else name.removeprefix("i"))
+    go_on(name, work if end is WaitTimeout else None)
 
 
-def go_on(name: str) -> None:
-    """Receive what rank 0 has left to the thread, and see that a receive which has ended takes no later message."""
+def go_on(name: str, work: Any) -> None:
+    """Receive what rank 0 has sent, and see that a receive which has ended takes no later message."""
     me, word = unisono.get_rank(), torch.zeros(4)
     if me == 1 and "send" in name:
-        p2p.recv(None, 0, tag=1)
+        count = 4 if name == "sendrecv" else LONG
+        assert torch.equal(p2p.recv(None, 0, tag=1), torch.arange(float(count)))
+    unisono.barrier()  # neither does this: the thread of rank 0 has to
     if me == 1 and "recv" in name:
         p2p.send(word + 7, 0, tag=1)
-    if me == 0 and "recv" in name and name != "irecv":
-        assert p2p.recv(None, 1, tag=1).tolist() == [7.0] * 4
+    if me == 0 and "recv" in name:
+        assert (work.result() if work else p2p.recv(None, 1, tag=1)).tolist() == [7.0] * 4
+    if work:
+        work.wait()
     p2p.sendrecv(torch.full((4,), me + 5.0), 1 - me, word, 1 - me, tag=2)
     assert word.tolist() == [6.0 - me] * 4
 
@@ -186,56 +189,6 @@ def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype, hosts: str
                 p2p.recv(torch.zeros(LONG - (dtype is torch.float32), dtype=dtype), sender)
         unisono.all_reduce(total)
     assert total.tolist() == [4.0, 4.0]
-
-
-@pytest.mark.ranks(2, hosts="2x1")
-def test_late_long_messages_are_not_lost() -> None:
-    """A receive leaves the message to the next; a send that has begun ends in the background; a Work goes on."""
-    me = unisono.get_rank()
-    sent, target = torch.arange(LONG), torch.full((LONG,), -1)
-    if me == 0:
-        work = p2p.irecv(None, 1, tag=3)
-        for call in (partial(p2p.recv, target, 1), partial(p2p.send, sent, 1)):
-            with pytest.raises(WaitTimeout):
-                call(timeout_s=0.03)
-        assert (target == -1).all()
-        sent.zero_()
-        unisono.barrier()
-        p2p.recv(target, 1)
-        assert torch.equal(target, torch.arange(LONG) + 1)
-        assert torch.equal(work.result(), torch.arange(LONG) + 2)
-    else:
-        unisono.barrier()
-        p2p.send(sent + 1, 0)
-        p2p.send(sent + 2, 0, tag=3)
-        p2p.recv(target, 0)
-        assert torch.equal(target, sent)
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("kind", ["irecv", "isend"])
-@pytest.mark.ranks(2, hosts="2x1")
-def test_ctrl_c_cancels_an_asynchronous_call(kind: str) -> None:
-    """As it does with one that is not: a message goes to the next receive; a send that has begun goes on."""
-    me = unisono.get_rank()
-    sent, target = torch.arange(float(LONG)), torch.full((LONG,), -1.0)
-    unisono.barrier()
-    if me == 0:
-        work = p2p.irecv(target, 1) if kind == "irecv" else p2p.isend(sent, 1)
-        once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT), POLLS)
-        with pytest.raises(KeyboardInterrupt):
-            work.wait()
-        assert work.is_completed()
-        with pytest.raises(PeerFailed, match=rf"rank 0 gave up {kind}.*: interrupted by KeyboardInterrupt"):
-            work.wait()
-        sent.fill_(-2.0)
-    unisono.barrier()
-    if (me == 0) == (kind == "irecv"):
-        assert torch.equal(p2p.recv(None, 1 - me), torch.arange(float(LONG)))
-    else:
-        p2p.send(sent, 0) if kind == "irecv" else None
-    assert (target == -1.0).all()
-    unisono.barrier()
 
 
 @pytest.mark.parametrize("hosts", ["1x2", "1+1"])

@@ -1,4 +1,4 @@
-"""Messages by UCX: what happens when they do not come, strangers, and habits that are off. Calls use it elsewhere."""
+"""Messages by UCX: what happens when they do not come, and habits that are off. Calls use it elsewhere."""
 
 import copy
 import gc
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -240,23 +240,6 @@ def test_bad_entry_at_the_store_is_refused(said: str) -> None:
     store.set("ucx 1", said)
     with pytest.raises(ArgumentError, match="invalid UCX address of rank 1"):
         UcxCarrier(store, 0, 2, HERE, LATE_S)
-
-
-def test_strangers_at_its_port() -> None:
-    """They say nothing, or nonsense, or leave at once: the messages of ranks go on."""
-    before = listening()
-    with pair() as carriers, ExitStack() as strangers:
-        places = [(place.ip, place.port) for place in listening() - before]
-        assert len(places) == 2
-        for place in places:
-            for said in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), bytes(64)):
-                strangers.enter_context(socket.create_connection(place, timeout=5.0)).sendall(said)
-            socket.create_connection(place).close()
-        for tag in range(20):
-            exchange(carriers, tag, 100_000)
-            time.sleep(0.005)
-        strangers.close()
-        exchange(carriers, 21, 100_000)
 
 
 def only(peers: list[int]) -> type[UcxCarrier]:

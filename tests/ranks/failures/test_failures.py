@@ -3,11 +3,9 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,18 +15,6 @@ from tests.support.on_ranks import FAILED, all_pids, die, in_new_world
 from tests.support.waiting import until
 from unisono import PeerGone, WaitTimeout
 from unisono.base.config import Config
-
-Call = Callable[[torch.Tensor], Any]
-
-CALLS: dict[str, Call] = {
-    "all_reduce, short": lambda t: unisono.all_reduce(t[:4]),
-    "all_reduce, long": lambda t: unisono.all_reduce(t),
-    "all_reduce, ring": lambda t: unisono.all_reduce(t, algorithm="ring"),
-    "all_reduce, shared": lambda t: unisono.all_reduce(unisono.init().empty(len(t)).copy_(t)),
-    "barrier": lambda t: unisono.barrier(),
-    "in the background": lambda t: unisono.all_reduce(t, async_op=True).wait(),  # type: ignore[union-attr]
-    "broadcast": lambda t: unisono.broadcast(t, 0),
-}
 
 
 @in_new_world(2, gives=[6.0, 6.0])
@@ -97,8 +83,13 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
 
     def some() -> None:
         for k in range(20):
-            for call in CALLS.values():
-                call(torch.ones(60_000))
+            tensor = torch.ones(60_000)
+            for one in (tensor, tensor[:4], group.empty(60_000).fill_(1.0)):
+                unisono.all_reduce(one)
+            unisono.all_reduce(tensor, algorithm="ring")
+            unisono.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
+            unisono.broadcast(tensor, 0)
+            unisono.barrier()
             with pytest.raises(unisono.MismatchError):
                 unisono.all_reduce(torch.ones(3), "sum" if group.rank == k % 2 else "max")
 

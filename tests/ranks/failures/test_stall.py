@@ -104,21 +104,27 @@ SCENES: dict[str, tuple[int, str | None, Callable[[Path], None], str]] = {
 """Size, hosts, what ranks do, and how the one warning begins."""
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, hosts="3+1")
 @pytest.mark.parametrize(("another", "missing"), [("all_reduce #7", (0,)), ("barrier #8", (1,))])
-def test_time_out_names_the_end_of_the_chain(another: str, missing: tuple[int, ...]) -> None:
+def test_time_out_names_the_end_of_the_chain(tmp_path: Path, another: str, missing: tuple[int, ...]) -> None:
     """Not one that waits in the same call itself: whoever goes on without the missing ranks would leave it out.
 
-    In a group whose ranks have other numbers in the world.
+    In a group whose ranks have other numbers in the world. The chain may cross hosts.
     """
     world, group = unisono.init(), unisono.new_group([1, 2, 3])
-    if world.rank == 3:
-        boards = [world.engine.arena.board(rank) for rank in (2, 3)]
-        boards[0].set_wait(Wait("world", another, (1,)))
-        boards[1].set_wait(Wait("world", "all_reduce #7", (2,)))
-        assert Stall(group, "all_reduce #7").late((1,), 1.0).missing == missing
-        for board in boards:
-            board.set_wait(None)
+    waits = {2: Wait("world", another, (1,)), 3: Wait("world", "all_reduce #7", (2,))}
+    if world.rank in waits:
+        board = world.engine.arena.board(world.rank)
+        board.set_wait(waits[world.rank])
+        (tmp_path / f"{world.rank}").touch()
+        until(lambda: len(list(tmp_path.iterdir())) >= 2)
+        if world.rank == 3:
+            error = Stall(group, "all_reduce #7").late((1,), 1.0)
+            assert error.missing == missing
+            assert ("waits in barrier #8" in str(error)) == (missing == (1,))
+            (tmp_path / "over").touch()
+        until((tmp_path / "over").exists)
+        board.set_wait(None)
 
 
 @pytest.mark.parametrize(("size", "hosts", "scene", "begins"), SCENES.values(), ids=SCENES)

@@ -5,12 +5,13 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import DEADLINE_S, in_new_world
+from tests.support.on_ranks import in_new_world
 from tests.support.waiting import WAITS, once_waiting, until
 from unisono import PeerFailed, PeerGone
 from unisono.calls import p2p
@@ -76,21 +77,16 @@ def test_abort_while_a_rank_looks_at_its_peers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["abort", "exception"])
 @pytest.mark.parametrize("hosts", [None, "1+1"])
+@in_new_world(2, hosts="hosts", return_exceptions=True, gives=[None, ANY])
 def test_reason_with_a_surrogate_reaches_the_others(how: str, hosts: str | None) -> None:
     """As in a message with the name of a file that is not UTF-8. It is escaped."""
-
-    def work() -> str:
-        if unisono.get_rank():
-            if how == "exception":
-                raise ValueError("\ud800")
-            unisono.init().abort("\ud800")
-            return ""
-        with pytest.raises(PeerFailed if how == "abort" else PeerGone) as caught:
+    if unisono.get_rank():
+        if how == "exception":
+            raise ValueError("\ud800")
+        unisono.init().abort("\ud800")
+    else:
+        with pytest.raises(PeerFailed if how == "abort" else PeerGone, match=r"\\ud800"):
             unisono.all_reduce(torch.ones(2))
-        return str(caught.value)
-
-    with unisono.World(2, hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        assert "\\ud800" in world.run(work)[0]
 
 
 @in_new_world(3, all_give=6.0)

@@ -12,7 +12,6 @@ import torch
 import unisono
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once, until
-from unisono import RankFailed
 from unisono.engine.memory.sub_arena import SubArena
 
 
@@ -129,10 +128,3 @@ def test_interrupted_shrink_is_told() -> float:
             group.shrink(timeout_s=0.1)
         assert late.value.missing == (0,)
     return total(group.shrink())
-
-
-def test_ranks_that_there_are_not() -> None:
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="rank 7 is not in group"):
-        world.run(lambda: unisono.init().shrink(without=[7]))
-    with unisono.World(1) as world, pytest.raises(RankFailed, match="without: got int, expected a list of ranks"):
-        world.run(lambda: unisono.init().shrink(without=3))

@@ -123,19 +123,6 @@ def top_level(x):
     return x + 1
 
 
-@pytest.fixture
-def stray(tmp_path):
-    """A module that is loaded, but on no path."""
-    file = tmp_path / "stray.py"
-    file.write_text("BASE = 40\ndef helper(x):\n    return BASE + x\nclass Thing:\n    worth = 7\n")
-    spec = importlib.util.spec_from_file_location("stray", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["stray"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["stray"]
-
-
 def elsewhere(data: bytes) -> str:
     """repr of the unpacked value's call, in a process that has nothing but the packages."""
     words = [sys.executable, "-c", "import pickle, sys; print(repr(pickle.load(sys.stdin.buffer)()))"]
@@ -148,7 +135,13 @@ def test_importable_functions_travel_by_name():
     assert unpack(pack(top_level)) is top_level
 
 
-def test_module_on_no_path_travels_by_value(stray):
+def test_module_on_no_path_travels_by_value(tmp_path, monkeypatch):
+    file = tmp_path / "stray.py"
+    file.write_text("BASE = 40\ndef helper(x):\n    return BASE + x\nclass Thing:\n    worth = 7\n")
+    spec = importlib.util.spec_from_file_location("stray", file)
+    stray = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "stray", stray)
+    spec.loader.exec_module(stray)
     assert elsewhere(pack(functools.partial(stray.helper, 2))) == "42\n"
     assert elsewhere(pack(lambda: stray.Thing().worth)) == "7\n"
 

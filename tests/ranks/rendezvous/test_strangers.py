@@ -12,11 +12,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from tests.conftest import examples
 from tests.ranks.rendezvous.conftest import begun, meet, planned
 from tests.support.programs import Python
 from unisono.base.config import Config
@@ -204,26 +201,6 @@ def test_strangers_entry_ends_the_meeting(key: str) -> None:
     part.set(key, '{"start": 35184372088832}')
     with pytest.raises(ArgumentError, match="Another program, or another version of unisono, writes to this store"):
         meet(0 if key == "rank 1" else 1, 2, store, 20)
-
-
-words = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@pytest.mark.parametrize("kind", [Identity, HostMap, MeetingEnd, SentinelNotice])
-@given(data=st.data())
-@settings(max_examples=examples(200))
-def test_any_bytes_are_understood_or_an_error(kind: Any, data: st.DataObject) -> None:
-    like = st.fixed_dictionaries(dict.fromkeys(kind._fields, words))
-    written = data.draw(st.binary(max_size=300) | (words | like).map(lambda it: json.dumps(it).encode()))
-    try:
-        found = read(kind, written, 0, 3)
-    except ArgumentError:
-        return
-    assert read(kind, write(found).encode(), 0, 3) == found
 
 
 def test_largest_entries_are_understood() -> None:
