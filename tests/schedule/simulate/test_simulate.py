@@ -147,6 +147,15 @@ def test_no_price_is_below_the_bound() -> None:
     assert best > 2 * (1 << 30) * 7 / 8 / 1.25e9
 
 
+def test_65536_ranks_have_a_price() -> None:
+    hosts = Hosts.parse("8192x8")
+    one = next(found for found in candidates("all_gather", hosts, MANY) if found.algorithm == "direct")
+    assert not one.why_not
+    got = price(one, Network(hosts, PLAIN), MANY)
+    assert got.link.startswith("host")
+    assert got.seconds == pytest.approx(8 * MANY * (1 - 1 / 8192) / 1e9, rel=0.001), "to all other hosts, by one port"
+
+
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"unknown collective 'all_redcue'. Did you mean all_reduce"):
         list(candidates("all_redcue", Hosts.parse("2x2"), 8))
