@@ -45,13 +45,13 @@ def answering() -> Iterator[None]:
 @contextmanager
 def detail() -> Iterator[None]:
     """TORCH_DISTRIBUTED_DEBUG=DETAIL."""
-    from torch import distributed
+    from torch._C._distributed_c10d import DebugLevel, set_debug_level
 
-    distributed.set_debug_level(distributed.DebugLevel.DETAIL)
+    set_debug_level(DebugLevel.DETAIL)
     try:
         yield
     finally:
-        distributed.set_debug_level(distributed.DebugLevel.OFF)
+        set_debug_level(DebugLevel.OFF)
 
 
 def options(kind: Any, **fields: Any) -> Any:
