@@ -44,11 +44,12 @@ def detail() -> Iterator[None]:
     """TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     from torch import distributed
 
-    distributed.set_debug_level(distributed.DebugLevel.DETAIL)
+    known: Any = distributed  # torch's __all__ omits these names
+    known.set_debug_level(known.DebugLevel.DETAIL)
     try:
         yield
     finally:
-        distributed.set_debug_level(distributed.DebugLevel.OFF)
+        known.set_debug_level(known.DebugLevel.OFF)
 
 
 def options(kind: Any, **fields: Any) -> Any:
