@@ -150,9 +150,8 @@ def test_command_runs_a_job_and_reports(tmp_path: Path) -> None:
         mine = [one for one in slices if one["pid"] == rank]
         assert [one["args"]["number"] for one in mine] == list(range(1, 41))
         assert {one["name"] for one in mine} == {"all_reduce 16 B"}
-        assert mine[0]["args"]["call"] == "all_reduce(float32[4], max)"
-        assert mine[0]["args"]["algorithm"] == "all_reduce.one_shot"
-        assert mine[0]["args"]["line"] == f"{script}:5"
+        told = "all_reduce(float32[4], max)", "all_reduce.one_shot", f"{script}:5"
+        assert tuple(mine[0]["args"][name] for name in ("call", "algorithm", "line")) == told
     assert "where time goes" in CliRunner().invoke(app, ["trace", str(tmp_path / "out")]).output
 
 
@@ -163,11 +162,8 @@ def note(collective: str, op: str, line: str) -> PlanNote:
     return PlanNote(CallRecord(collective, "float32", (2,), op=op, algorithm=f"{collective}.ring", where=line), 8)
 
 
-REDUCE, MAX, GATHER = (
-    note("all_reduce", "sum", "a.py:1"),
-    note("all_reduce", "max", "a.py:1"),
-    note("all_gather", "", "a.py:9"),
-)
+REDUCE, MAX = (note("all_reduce", op, "a.py:1") for op in ("sum", "max"))
+GATHER = note("all_gather", "", "a.py:9")
 
 
 def part(

@@ -63,7 +63,7 @@ class Screen(AbstractContextManager["Screen"]):
         return int(self.process.returncode)
 
 
-def test_screen_fits_the_window_and_ends_with_its_job(tmp_path: Path) -> None:
+def test_screen_fits_its_window_and_ends(tmp_path: Path) -> None:
     """Another one ends by Ctrl-C."""
     with running(looping, tmp_path) as pids, Screen(pids[0]) as top, Screen(pids[0]) as other:
         top.shows("calls/s", str(pids[3]), "ranks 0, 2, 3 have waited")
