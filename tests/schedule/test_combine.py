@@ -15,7 +15,7 @@ from unisono.schedule.algorithms import CATALOGUE, all_gather, broadcast, scatte
 from unisono.schedule.combine import fold, on, once, par, pipeline, seq, transpose
 from unisono.schedule.moves import check_rows
 from unisono.schedule.proof import prove
-from unisono.schedule.table import ADD, DCHUNK, SCHUNK, N, Schedule, T, X, expand, send, trace, unwrap
+from unisono.schedule.table import ADD, DCHUNK, SCHUNK, N, Schedule, T, expand, send, trace, unwrap
 
 pytestmark = pytest.mark.quick
 
@@ -82,31 +82,6 @@ def test_two_tables_make_a_third(names: tuple[str, str, str], data: st.DataObjec
         prove(transpose(lean))
 
 
-@PROPERTY
-@given(st.data(), st.integers(1, 8))
-def test_ranks_can_be_renamed(data: st.DataObject, p: int) -> None:
-    schedule = data.draw(schedules("broadcast", "reduce", "all_reduce", ranks=p))
-    members = data.draw(st.permutations(range(p)))
-    renamed = on(schedule, p, members)
-    prove(renamed)
-    assert renamed.root == members[schedule.root]
-
-
-@PROPERTY
-@given(st.data(), st.integers(1, 4), st.integers(1, 4))
-def test_rows_then_columns_are_all_reduce(data: st.DataObject, groups: int, size: int) -> None:
-    """All-reduce in every row of a grid, then in every column, is all-reduce."""
-    p = groups * size
-    inside, across = (data.draw(schedules("all_reduce", ranks=n)) for n in (size, groups))
-    chunks = lcm(inside.chunks, across.chunks)
-    if inside.result != X or across.result != X:
-        return
-    inside, across = widened(inside, chunks), widened(across, chunks)
-    rows = par(*(on(inside, p, g * size + np.arange(size)) for g in range(groups)))
-    columns = par(*(on(across, p, i + size * np.arange(groups)) for i in range(size)))
-    prove(seq(rows, columns))
-
-
 RING, LINE = table(all_gather.ring, 3), table(broadcast.linear, 3)
 MORE = trace(lambda r, p, root: [send(0, 1, 0, to=3, n=2, dbuf=T)], 2, 2, "broadcast", root=0)
 SCRATCH = MORE.replace(scratch=4)
@@ -130,6 +105,12 @@ REFUSED = [
 def test_mismatched_tables_are_refused(make: Callable[[], Schedule], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
+
+
+def test_root_is_renamed_with_its_rank() -> None:
+    renamed = on(LINE, 3, [2, 0, 1])
+    assert renamed.root == 2
+    prove(renamed)
 
 
 def test_combinators_leave_their_parts_alone() -> None:

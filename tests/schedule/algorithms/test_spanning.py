@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedule.test_proof import mutants, verdict
 from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
@@ -93,16 +92,6 @@ REFUSED = [
 def test_unknown_spanning_arguments(collective: str, options: dict, said: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(said)):
         spanning(collective, Hosts.parse("3+1"), **options)
-
-
-@each("collective", sorted(set(CORES) - {"barrier"}))
-@pytest.mark.parametrize("text", MAPS[:-1])
-def test_chunks_one_by_one_prove_nothing_wrong(text: str, collective: str) -> None:
-    rng, hosts = np.random.default_rng(5), Hosts.parse(text)
-    for table in forms(collective, CORES[collective][0], hosts)[:3]:
-        for mutant in mutants(table, rng, 10):
-            if verdict(mutant, chunks=range(mutant.chunks)) == "accepted":
-                prove(mutant)
 
 
 def test_thousands_of_hosts_are_proved() -> None:
