@@ -60,10 +60,7 @@ BROKEN = [
 OUTSIDE = [
     ([row(1), row(0)], r"its round comes before the round of the row above \(row 1\)"),
     ([row(-1)], "its round comes before"),
-    (
-        [row(), row(src=3)],
-        r"round 0 rank 3 sends chunk 0 to rank 1 .*, but there are only the ranks 0 to 2 \(row 1\)",
-    ),
+    ([row(), row(src=3)], r"round 0 rank 3 sends chunk 0 to rank 1 .*, but there are only the ranks 0 to 2 \(row 1\)"),
     ([row(dst=-1)], "only the ranks 0 to 2"),
     ([row(schunk=2)], "only the chunks 0 to 1"),
     ([row(dchunk=-1)], "only the chunks 0 to 1"),
@@ -86,22 +83,23 @@ def test_broken_tables_are_refused_with_a_reason(schedule: Schedule, message: st
 FORWARD = send(2, 1, 0, op=ADD), send(1, 0, 0, op=ADD)
 SKIPPING = send(2, 0, 0, op=ADD), send(1, 0, 0, op=ADD)
 ROTATED = send(0, 2, 0, op=ADD), send(2, 1, 0, op=ADD)
+AT_ONCE = [send(3, 1, 0, op=ADD), send(0, 1, 0, op=ADD), send(2, 1, 0, op=ADD)]
+OUT_OF_PLACE = [send(1, 0, 0, dbuf=Y), send(0, 0, 0, dbuf=Y, op=ADD)]
 CANNOT = "reduce for ops that do not commute: in round 0 rank 2 cannot follow rank 0 in rank 0's chunk"
+ORDERS = [
+    ("neighbours", made("reduce", 3, 1, *FORWARD), ""),
+    ("skips a rank: refused", made("reduce", 3, 1, *SKIPPING), CANNOT),
+    ("begins at the root: refused", made("reduce", 3, 1, *ROTATED, root=1), "for ops that do not commute"),
+    ("rows in another order", made("reduce", 4, 1, AT_ONCE, root=1), ""),
+    ("out of place", made("reduce", 2, 1, OUT_OF_PLACE, result=Y), ""),
+]
 
 
-@each("moves, root, said", [(FORWARD, 0, ""), (SKIPPING, 0, CANNOT), (ROTATED, 1, "for ops that do not commute")])
-def test_order_of_ranks(moves: tuple, root: int, said: str) -> None:
-    table = made("reduce", 3, 1, *moves, root=root)
+@each("case, table, said", ORDERS)
+def test_neighbours_are_combined_in_rank_order(case: str, table: Schedule, said: str) -> None:
     prove(table)
     with pytest.raises(AlgorithmError, match=said) if said else nullcontext():
         prove(table, ordered=True)
-
-
-def test_adds_of_a_round_combine_in_rank_order() -> None:
-    adds = [send(3, 1, 0, op=ADD), send(0, 1, 0, op=ADD), send(2, 1, 0, op=ADD)]
-    prove(made("reduce", 4, 1, adds, root=1), ordered=True)
-    out_of_place = [send(1, 0, 0, dbuf=Y), send(0, 0, 0, dbuf=Y, op=ADD)]
-    prove(made("reduce", 2, 1, out_of_place, result=Y), ordered=True)
 
 
 def test_one_pass_and_two_passes_differ_in_bits() -> None:
@@ -184,20 +182,15 @@ GOOD = trace(lambda r, p: [send(0, [1, 2], 0)], 3, 1, "broadcast")
 COMPOSED = seq(GOOD.replace(rows=GOOD.rows[:1]), trace(half, 3, 1, "broadcast", root=0))
 
 
-@each(
-    "schedule, round_, slot, reason, word",
-    [
-        (
-            trace(greedy, 3, 1, "all_reduce"),
-            1,
-            (1, X, 0),
-            "rank 0 would be counted twice in rank 1's chunk 0",
-            "greedy",
-        ),
-        (trace(overwrites, 2, 1, "all_reduce"), None, (0, X, 0), "chunk 0; round 1 wrote it last", "overwrites"),
-        (COMPOSED, 1, (1, X, 0), "rank 1 is sent rank 2's chunk 0, which holds nothing", "half"),
-    ],
-)
+TWICE, LATER = "rank 0 would be counted twice in rank 1's chunk 0", "chunk 0; round 1 wrote it last"
+BLAMED = [
+    (trace(greedy, 3, 1, "all_reduce"), 1, (1, X, 0), TWICE, "greedy"),
+    (trace(overwrites, 2, 1, "all_reduce"), None, (0, X, 0), LATER, "overwrites"),
+    (COMPOSED, 1, (1, X, 0), "rank 1 is sent rank 2's chunk 0, which holds nothing", "half"),
+]
+
+
+@each("schedule, round_, slot, reason, word", BLAMED)
 def test_fault_blames_the_line_that_wrote(
     schedule: Schedule, round_: int | None, slot: tuple[int, int, int], reason: str, word: str
 ) -> None:

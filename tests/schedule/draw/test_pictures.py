@@ -14,22 +14,7 @@ from IPython.core.formatters import HTMLFormatter
 
 from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError
-from unisono.schedule import (
-    ADD,
-    COPY,
-    DST,
-    JOIN,
-    OP,
-    SRC,
-    Hosts,
-    Schedule,
-    contract,
-    count,
-    expand,
-    levels,
-    send,
-    trace,
-)
+from unisono.schedule import ADD, COPY, JOIN, OP, Hosts, Schedule, contract, expand, levels, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
 from unisono.schedule.algorithms.over_hosts import spanning
 from unisono.schedule.draw import html, svg, svg_contract, text
@@ -149,37 +134,13 @@ def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
         assert not parts(picture, "wrong")
 
 
-@pytest.mark.parametrize("p", [2, 3, 8])
-def test_arrows_join_their_boxes(p: int) -> None:
-    schedule = CATALOGUE["all_gather.circulant"].schedule(p)
-    picture = svg(schedule)
-    rows = expand(schedule).tolist()
-    starts = [group.get("data-from", "").split("-")[1:] for group in parts(picture, "move")]
-    assert starts == [[str(row[1]), str(row[3]), str(row[4])] for row in rows]
-    middles = {}
-    for group in parts(picture, "box"):
-        _, rank, _, chunk = map(int, group.get("data-slot", "").split("-"))
-        frame = group.find(f"{SVG}rect")
-        assert frame is not None
-        top = float(group.get("transform", "").rstrip(")").split()[1])
-        middles[rank, chunk] = top + float(frame.get("height", "")) / 2
-    for group, row in zip(parts(picture, "move"), rows, strict=True):
-        path = group.find(f"{SVG}path")
-        points = path.get("d", "").replace("M", "").replace("C", " ").split()
-        assert float(points[1]) == pytest.approx(middles[row[1], row[4]], abs=0.01)
-        assert float(points[-1]) == pytest.approx(middles[row[2], row[6]], abs=0.01)
-
-
-@each("algorithm", CATALOGUE.values())
+@each("algorithm", {algorithm.collective: algorithm for algorithm in CATALOGUE.values()}.values())
 def test_contract_is_drawn_before_and_after(algorithm: Algorithm) -> None:
     schedule = algorithm.schedule(4)
     promise = contract(schedule)
     full = [group for group in parts(svg_contract(schedule), "box") if "void" not in group.get("class", "")]
     sides = Counter(group.get("data-slot", "").split("-")[0] for group in full)
     assert sides == {"0": len(promise.before), "1": len(promise.after)}
-    held = [len(group.findall(f"{SVG}text")) for group in full if group.get("data-slot", "").startswith("1-")]
-    if len(held) <= 8 * 4:  # beyond, the boxes are too small for numbers
-        assert sorted(held) == sorted(bin(ranks).count("1") for _, ranks in promise.after.values())
 
 
 def test_missing_result_is_marked_under_the_title() -> None:
@@ -189,7 +150,7 @@ def test_missing_result_is_marked_under_the_title() -> None:
 
 
 @pytest.mark.parametrize("text_of_hosts", MAPS)
-def test_hosts_have_frames_and_other_arrows_between(text_of_hosts: str) -> None:
+def test_hosts_have_frames_and_far_arrows(text_of_hosts: str) -> None:
     hosts = Hosts.parse(text_of_hosts)
     for schedule in tables(hosts):
         picture = svg(schedule)
@@ -205,9 +166,9 @@ def test_hosts_have_frames_and_other_arrows_between(text_of_hosts: str) -> None:
             for top, tall in frames
         ]
         assert inside == [set(host) for host in hosts.members] * strips
-        rows = expand(schedule)[:, [SRC, DST]].tolist()
+        ends = [row[1:3] for row in expand(schedule).tolist()]
         far = [move for move in parts(picture, "move") if "far" in move.get("class", "")]
-        assert len(far) == sum(hosts.host_of(src) != hosts.host_of(dst) for src, dst in rows)
+        assert len(far) == sum(hosts.host_of(src) != hosts.host_of(dst) for src, dst in ends)
         assert picture.count("between hosts<") == 1
 
 
@@ -217,12 +178,6 @@ def test_one_host_looks_as_if_no_hosts_were_known() -> None:
     assert text(one) == text(ring)
     assert svg(one) == svg(ring)
     assert html(one) == html(ring)
-
-
-PLAYED = [
-    "all_reduce.ring", "all_reduce.circulant", "all_to_all.bruck", "broadcast.linear", "broadcast.chain",
-    "barrier.dissemination", "scan.direct", "reduce_scatter.ring",
-]  # fmt: skip
 
 
 def page_data(schedule: Schedule) -> dict[str, Any]:
@@ -246,10 +201,9 @@ def contents(data: dict[str, Any]) -> list[dict[tuple[int, int], tuple[tuple[int
     return out
 
 
-@pytest.mark.parametrize("name", PLAYED)
-@pytest.mark.parametrize("p", [1, 2, 3, 8])
-def test_page_holds_what_the_film_holds(name: str, p: int) -> None:
-    schedule = CATALOGUE[name].schedule(p)
+@each("name", ("all_to_all.bruck", "scan.direct", "barrier.dissemination"))
+def test_page_holds_what_the_film_holds(name: str) -> None:
+    schedule = CATALOGUE[name].schedule(3)
     story, data = film(schedule), page_data(schedule)
     number = {slot: k for k, slot in enumerate(story.slots)}
     wanted = [{(rank, number[b, c]): held for (rank, b, c), held in s.items() if held} for s in story.states()]
@@ -261,34 +215,22 @@ def test_page_holds_what_the_film_holds(name: str, p: int) -> None:
     assert data["wrong"] == [[]] * (schedule.rounds + 1)
 
 
-@each("name", PLAYED)
-def test_rounds_cost_what_is_counted(name: str) -> None:
-    schedule = CATALOGUE[name].schedule(8)
-    starts, between, inside = map(sum, zip(*(played["cost"] for played in page_data(schedule)["rounds"]), strict=True))
-    counts = count(schedule)
-    most = 0 if schedule.collective == "barrier" else max(counts.most_sent, counts.most_received)
-    assert (starts, inside) == (counts.rounds, 0)
-    assert between >= most - 1e-9
-    if name in ("all_reduce.ring", "all_reduce.circulant", "reduce_scatter.ring", "barrier.dissemination"):
-        assert between == pytest.approx(most)
-
-
-def test_traffic_inside_a_host_costs_no_link() -> None:
-    schedule = spanning("all_reduce", Hosts.parse("2x4"), rails=4)
-    costs, counted = [played["cost"] for played in page_data(schedule)["rounds"]], levels(schedule)
-    assert sum(starts for starts, _, _ in costs) == counted.between
-    assert sum(between for _, between, _ in costs) == pytest.approx(counted.most)
-    assert sum(inside > 0 for _, _, inside in costs) == counted.inside
-
-
-def test_hosts_stand_together() -> None:
-    schedule = spanning("all_gather", Hosts.parse("2x3:round_robin"))
-    data = page_data(schedule)
-    assert data["ranks"] == [0, 2, 4, 1, 3, 5]
-    assert data["hosts"] == [[0, 2, 4], [1, 3, 5]]
-    for move in (move for played in data["rounds"] for move in played["moves"]):
-        assert move[6] == ((move[2] - move[3]) % 2)
+def test_page_keeps_hosts_and_their_traffic_apart() -> None:
+    schedule = spanning("all_reduce", Hosts.parse("2x3:round_robin"), rails=3)
+    data, counted = page_data(schedule), levels(schedule)
+    assert (data["ranks"], data["hosts"]) == ([0, 2, 4, 1, 3, 5], [[0, 2, 4], [1, 3, 5]])
+    for played in data["rounds"]:
+        assert all(move[6] == (move[2] - move[3]) % 2 for move in played["moves"])
+    starts, between, inside = zip(*(played["cost"] for played in data["rounds"]), strict=True)
+    assert sum(starts) == counted.between
+    assert sum(between) == pytest.approx(counted.most)
+    assert sum(one > 0 for one in inside) == counted.inside
     assert page_data(CATALOGUE["all_gather.ring"].schedule(4))["hosts"] == []
+
+
+def test_barrier_takes_starts_but_no_bytes() -> None:
+    data = page_data(CATALOGUE["barrier.dissemination"].schedule(8))
+    assert [played["cost"] for played in data["rounds"]] == [[1, 0, 0]] * 3
 
 
 def test_page_stands_alone_and_escapes_names() -> None:
