@@ -57,6 +57,19 @@ def test_one_process_compiles_and_others_load(tmp_path: Path, within: Sequence[s
     assert run(USE, tmp_path, within=within) == run(USE, tmp_path) == "True 0 True False\n"
 
 
+SHARE = """
+from concurrent.futures import ThreadPoolExecutor
+from unisono.engine.kernels import kernel
+from unisono.engine.reducers import combine_address
+with ThreadPoolExecutor() as pool:
+    print(len({*pool.map(lambda _: (kernel("waiting.poll"), combine_address("float32", "sum", True)), range(4))}))
+"""
+
+
+def test_threads_share_what_one_has_compiled(tmp_path: Path) -> None:
+    assert run(SHARE, tmp_path) == "1\n"
+
+
 def test_changed_source_has_code_of_its_own(tmp_path: Path) -> None:
     """Old files of another version go, new ones stay: two versions may share a folder."""
     source = tmp_path / "source"
@@ -202,6 +215,11 @@ def test_a_literal_is_an_integer_like_any_other() -> None:
     object_file("some", of_some)
     assert list(digits.overloads) == [(int64,)]
     assert of_some(123) == 5
+
+
+def test_numba_is_imported_by_few_files() -> None:
+    found = {path for path in PACKAGE.rglob("*.py") if re.search(r"^ *(from|import) numba", path.read_text(), re.M)}
+    assert found <= {*(ENGINE / "kernels").glob("*.py"), ENGINE / "reducers" / "custom_kernels.py"}
 
 
 @pytest.mark.parametrize("path", sorted((ENGINE / "kernels").glob("*.py")), ids=lambda path: path.stem)

@@ -7,11 +7,12 @@ import pytest
 
 from tests.support.programs import Python, free_port, place
 from unisono import ArgumentError
-from unisono.base.config import SETTINGS, SHAPING, Config, environment_name
+from unisono.base.config import SETTINGS, Config, environment_name
 from unisono.base.errors import OutOfMemory
 from unisono.base.link import Link
 from unisono.engine.memory.arena import Arena
 from unisono.engine.memory.board import MAX_RANKS
+from unisono.engine.rank import RankEngine
 from unisono.schedule.choose import choose
 
 pytestmark = pytest.mark.quick
@@ -21,10 +22,6 @@ pytestmark = pytest.mark.quick
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SETTINGS:
         monkeypatch.delenv(environment_name(name), raising=False)
-
-
-def test_without_an_environment_it_is_the_default() -> None:
-    assert Config.from_env() == Config()
 
 
 @pytest.mark.parametrize(
@@ -37,6 +34,7 @@ def test_without_an_environment_it_is_the_default() -> None:
 )  # fmt: skip
 def test_each_is_read_in_its_unit(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: Any) -> None:
     """If the value is a text, the setting is refused with this text."""
+    assert Config.from_env() == Config()
     monkeypatch.setenv(environment_name(name), text)
     if not isinstance(value, str):
         assert Config.from_env() == Config(**{name: value})
@@ -78,11 +76,15 @@ def test_setting_of_another_kind_is_refused(settings: dict[str, Any]) -> None:
         Config(**settings)
 
 
-def test_arena_has_room_for_the_greatest_settings() -> None:
-    """They fit into its header."""
-    greatest = {name: SETTINGS[name].most for name in SHAPING if name != "segment_bytes"}
-    arena = Arena.create(1, Config(**greatest, heap_bytes=1 << 20))
-    assert arena.shape == Arena.attach(os.dup(arena.fd)).shape
+SHAPE = "one_shot_bytes", "crowd_one_shot_bytes", "zero_copy_bytes", "cross_memory_bytes", "inline_bytes"
+
+
+def test_arena_brings_greatest_settings_to_ranks() -> None:
+    """They fit into its header, and count on all ranks. Heaps and staging areas have limits of their own."""
+    settings = {name: int(SETTINGS[name].most) - k for k, name in enumerate(SHAPE)} | {"segment_bytes": 1 << 16}
+    arena = Arena.create(1, Config(**settings, heap_bytes=1 << 20))
+    config = RankEngine(Arena.attach(os.dup(arena.fd)), 0, Config()).config
+    assert {name: getattr(config, name) for name in settings} == settings
     arena.close()
     with pytest.raises(OutOfMemory):
         Arena.create(MAX_RANKS, Config(segment_bytes=SETTINGS["segment_bytes"].most, heap_bytes=1 << 20))
@@ -90,30 +92,18 @@ def test_arena_has_room_for_the_greatest_settings() -> None:
         Arena.create(MAX_RANKS, Config(heap_bytes=SETTINGS["heap_bytes"].most))
 
 
-FIGURES = {
-    "segment_bytes": 256 << 10,
-    "one_shot_bytes": 3 << 10,
-    "crowd_one_shot_bytes": 48 << 10,
-    "zero_copy_bytes": 5 << 10,
-    "cross_memory_bytes": 1 << 16,
-    "inline_bytes": 16 << 10,
-}
-
-
 RANK = """
 import torch, unisono
-group, wrong = unisono.init(), []
-for count in (1, 1000, 1500, 3000, 300_000):  # on both sides of every limit
-    tensor = torch.arange(count, dtype=torch.int64) * (1 + group.rank)
+group = unisono.init()
+for count in (1, 500, 1000, 3000, 300_000):  # on both sides of every limit, of the first rank's and the usual ones
+    tensor = torch.arange(count) * (1 + group.rank)
     unisono.all_reduce(tensor)
-    wrong += [count] * (not torch.equal(tensor, torch.arange(count) * 6))
-print({name: getattr(group.engine.config, name) for name in FIGURES}, wrong)
+    assert torch.equal(tensor, torch.arange(count) * 6)
+print("right")
 """
 
 
 def test_ranks_have_the_settings_of_the_first(python: Python) -> None:
-    assert {*FIGURES} == {*SHAPING}
-    port, environment = free_port(), {environment_name(name): figure for name, figure in FIGURES.items()}
-    text = RANK.replace("FIGURES", f"{[*FIGURES]}")
-    ranks = [python("-c", text, **place(rank, 3, port), **({} if rank else environment)) for rank in range(3)]
-    assert [rank.communicate(timeout=60)[0] for rank in ranks] == [f"{FIGURES} []\n"] * 3
+    port, limits = free_port(), dict.fromkeys(map(environment_name, SHAPE), 3 << 10)
+    ranks = [python("-c", RANK, **place(rank, 3, port), **({} if rank else limits)) for rank in range(3)]
+    assert [rank.communicate(timeout=60)[0] for rank in ranks] == ["right\n"] * 3
