@@ -1,5 +1,6 @@
 """Stores are asked with a limit, and without torch's words; a thread that is left in torch ends no program badly."""
 
+import math
 import signal
 import threading
 import time
@@ -13,7 +14,7 @@ from torch.distributed import FileStore, HashStore, TCPStore
 from tests.ranks.rendezvous.conftest import Acting, meet
 from tests.support.programs import run_python
 from unisono.base.errors import PeerGone, WaitTimeout
-from unisono.ranks.rendezvous.asked_store import AskedStore
+from unisono.ranks.rendezvous.asked_store import AskedStore, Limited
 from unisono.ranks.rendezvous.rendezvous_messages import end_of, store_silent
 
 
@@ -29,7 +30,10 @@ def test_silent_store_of_rank_0_is_its_fault() -> None:
     assert end_of(store_silent("127.0.0.1:1234", 0, 5.0, 5.0), 0).missing == (0,)
 
 
-def test_torch_is_quiet_about_a_lost_store(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "as another question ends"])
+def test_torch_is_quiet_about_a_lost_store(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
     """Its backtraces would hide which rank has died."""
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
     server = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
@@ -40,6 +44,15 @@ def test_torch_is_quiet_about_a_lost_store(capfd: pytest.CaptureFixture[str], mo
         for _ in range(2):
             with pytest.raises(PeerGone):
                 asked.check(["key"])
+    with closing(Limited()) as one, closing(Limited()) as other:
+
+        def ask() -> None:
+            if beside:
+                other.call(int, math.inf)
+            client.check(["key"])
+
+        with pytest.raises(RuntimeError):
+            one.call(ask, math.inf)
     assert capfd.readouterr().err == ""
 
 

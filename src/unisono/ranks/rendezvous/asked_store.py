@@ -9,9 +9,9 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -79,16 +79,30 @@ class Limited:
         self._calls.put(None)
 
 
-def _make(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
+_in_torch = set[threading.Thread]()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch prints only what ends the process, in all its threads, until the last of them leaves this context."""
     level, usual = _level()
+    _in_torch.add(threading.current_thread())
+    level.value = max(usual, _FATAL)
+    try:
+        yield
+    finally:
+        _in_torch.discard(threading.current_thread())
+        level.value = usual
+        if any(thread.is_alive() for thread in tuple(_in_torch)):  # a forked child has none of these threads
+            level.value = max(usual, _FATAL)
+
+
+def _make(calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]) -> None:
     while (call := calls.get()) is not None:
         function, future = call
         try:
-            level.value = max(usual, _FATAL)  # in all threads of this process
-            try:
+            with _quiet():
                 result = function()
-            finally:
-                level.value = usual
             future.set_result(result)
         except BaseException as error:  # noqa: BLE001  raised in the thread that waits for it
             future.set_exception(error)
