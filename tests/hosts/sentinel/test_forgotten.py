@@ -19,7 +19,6 @@ from unisono.hosts.sentinel import board_replicas, wire
 from unisono.hosts.sentinel.state_machine import Ended, Event, Said
 
 RUNS = (8, 9)  # numbers of their groups
-SEEDS = range(120)
 WAKES, MOST_WORDS, MOST_KILLS = 0.3, 5, 20
 
 
@@ -160,16 +159,10 @@ class Scene(FakeNetwork):
         return len(self.asked) - 1
 
 
-def faults(seed: int) -> Sequence[str]:
+@pytest.mark.parametrize("seed", range(120))
+def test_answered_ticket_brings_all_words(seed: int) -> None:
     """In some scenes, one group at a time is kept early or forgotten, and few pages fit together."""
     draw = random.Random(seed)
-    with (
-        patch.object(board_replicas, "_MOST_KEPT", draw.choice([1, 1024])),
-        patch.object(wire, "_USUAL_BYTES", draw.choice([80, 1200])),
-    ):
-        return Scene(seed).play()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_answered_ticket_brings_all_words(seed: int) -> None:
-    assert not faults(seed)
+    most_kept, usual_bytes = draw.choice([1, 1024]), draw.choice([80, 1200])
+    with patch.object(board_replicas, "_MOST_KEPT", most_kept), patch.object(wire, "_USUAL_BYTES", usual_bytes):
+        assert not Scene(seed).play()

@@ -10,7 +10,7 @@ from mmap import mmap
 
 import pytest
 
-from tests.support.fake_network import START, WORLD, FakeNetwork
+from tests.support.fake_network import KILLED, START, WORLD, FakeNetwork
 from unisono.base.records import Departure, DepartureKind
 from unisono.hosts.sentinel.regions import Regions
 from unisono.hosts.sentinel.state_machine import Ended, Said
@@ -35,14 +35,12 @@ class Memory(Regions):
             board.run = run
 
 
-def fault(seed: int) -> str:
-    """What goes wrong in some runs whose order of events this number says; "": nothing. A rank may be seen to have
-    returned only once it has, in this run; and if it has, all hosts hear of it.
-    """
+@pytest.mark.parametrize("seed", range(60))
+def test_departure_is_of_this_run(seed: int) -> None:
+    """A rank may be seen to have returned only once it has, in this run; and if it has, all hosts hear of it."""
     draw, returned = random.Random(seed), set[int]()
     loss, twice, slow_s = draw.choice([0.0, 0.2]), draw.choice([0.0, 0.3]), draw.choice([0.0, 0.01, 0.1])
-    net = FakeNetwork(HOSTS, seed, loss, twice, slow_s, memory=partial(Memory, returned))
-    net.register()
+    net = FakeNetwork(HOSTS, seed, loss, twice, slow_s, memory=partial(Memory, returned), registered=True)
     for run in range(1, RUNS + 1):
         returned.clear()
         for memory in net.memories:
@@ -58,31 +56,21 @@ def fault(seed: int) -> str:
         net.run(draw.random() * 0.01)
         if run == RUNS or draw.random() < 0.3:
             net.run(3.0)
-            if any(memory.boards[rank].gone != RETURNED for memory in net.memories for rank in RANKS):
-                return f"not everybody hears who has returned in run {run}"
-        if any(memory.lies for memory in net.memories):
-            return f"run {run} hears of earlier ones"
-    return ""
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_departure_is_of_this_run(seed: int) -> None:
-    assert not fault(seed)
+            assert all(memory.boards[rank].gone == RETURNED for memory in net.memories for rank in RANKS), run
+        assert not any(memory.lies for memory in net.memories), f"run {run} hears of earlier ones"
 
 
 def test_death_after_return_is_reported() -> None:
     """It dies when all have returned, and the others hear of it in the next run."""
-    killed = Departure(DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
-    net = FakeNetwork(HOSTS, memory=partial(Memory, RANKS))
-    net.register()
+    net = FakeNetwork(HOSTS, memory=partial(Memory, RANKS), registered=True)
     for memory in net.memories:
         memory.begin(1)
     net.memories[0].boards[2].set_gone(*RETURNED)
     net.step(0, Said(2, "wake", [WORLD]))
     net.run(0.1)
-    net.step(0, Ended(2, killed.words))
+    net.step(0, Ended(2, KILLED.words))
     net.run(0.1)
-    assert net.heard(1, "gone") == net.heard(0, "gone") == [["gone", 2, *killed]]
+    assert net.heard(1, "gone") == net.heard(0, "gone") == [["gone", 2, *KILLED]]
 
 
 @pytest.mark.parametrize("how", DepartureKind)

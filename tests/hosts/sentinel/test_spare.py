@@ -19,11 +19,6 @@ SOON_S = 3.0  # less than the time after which a spare process gives up a sentin
 SILENT_S = 30.0  # where no host may be lost, however late ranks look
 
 
-def see_another(far: Far, before: int, most_s: float = 60.0) -> None:
-    """Wait until another process goes on."""
-    until(lambda: far.sentinel_pid != before, most_s)
-
-
 def kill(fake: FakeHosts, host: int, what: str, beside: Far) -> None:
     """Kill a sentinel, its spare process, or both, until others are there. beside: of another rank of host 1, which
     sees at the same time that both are gone.
@@ -32,7 +27,7 @@ def kill(fake: FakeHosts, host: int, what: str, beside: Far) -> None:
     pid = sentinel_of(far)
     if what == "sentinel":
         os.kill(pid, signal.SIGKILL)
-        see_another(far, pid, SOON_S)
+        until(lambda: far.sentinel_pid != pid, SOON_S)
         return
     spare = spare_of(pid)
     if what == "spare":
@@ -41,7 +36,7 @@ def kill(fake: FakeHosts, host: int, what: str, beside: Far) -> None:
         return
     send_with_spare(far, signal.SIGKILL)
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda far: see_another(far, pid), (far, beside) if host == 1 else (far,)))
+        list(pool.map(lambda one: until(lambda: one.sentinel_pid != pid), (far, beside) if host == 1 else (far,)))
 
 
 def test_rank_leaves_though_its_sentinel_falls() -> None:
