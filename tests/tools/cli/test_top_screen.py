@@ -1,11 +1,9 @@
 """`unisono top` on a terminal: sizes, Ctrl-C, and a job that ends."""
 
-import fcntl
 import os
 import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
 import termios
@@ -22,7 +20,7 @@ class Screen(AbstractContextManager["Screen"]):
 
     def __init__(self, pid: int) -> None:
         self.master, slave = pty.openpty()
-        self.resize(40, 120)
+        termios.tcsetwinsize(self.master, (40, 120))
         command = ["setsid", "--ctty", sys.executable, "-m", "unisono", "top", str(pid)]  # it is told of another size
         environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         environ["TERM"] = "xterm-256color"
@@ -35,9 +33,6 @@ class Screen(AbstractContextManager["Screen"]):
         self.process.kill()
         self.process.wait()
         os.close(self.master)
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Until this is true of what has been shown."""
@@ -57,24 +52,19 @@ class Screen(AbstractContextManager["Screen"]):
         """Until the last lines fill the window."""
         self.wait(lambda: max(map(len, self.seen.replace("\r", "").split("\n")[-4:-1]), default=0) == columns)
 
-    def ends(self) -> int:
-        """Its exit code."""
-        self.wait(lambda: self.process.poll() is not None)
-        return int(self.process.returncode)
-
 
 def test_screen_fits_its_window_and_ends(tmp_path: Path) -> None:
     """Another one ends by Ctrl-C."""
     with running(looping, tmp_path) as pids, Screen(pids[0]) as top, Screen(pids[0]) as other:
         top.shows("calls/s", str(pids[3]), "ranks 0, 2, 3 have waited")
         top.fills(120)
-        top.resize(30, 90)
+        termios.tcsetwinsize(top.master, (30, 90))
         top.fills(90)
         other.shows("calls/s")
         os.write(other.master, b"\x03")
-        assert other.ends() == 0
+        other.wait(lambda: other.process.poll() == 0)
         os.kill(pids[3], signal.SIGKILL)
         (tmp_path / "go").touch()  # rank 1 ends its loop, and hears of it
         top.shows("all ranks have ended")
-        assert top.ends() == 0
+        top.wait(lambda: top.process.poll() == 0)
         assert str(pids[3]) in top.seen
