@@ -105,29 +105,39 @@ def test_process_state_is_left_alone() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def listening() -> set[Any]:
-    return {each.laddr for each in psutil.Process().net_connections("all") if each.status == psutil.CONN_LISTEN}
+def sockets(status: str) -> set[Any]:
+    return {each for each in psutil.Process().net_connections("tcp") if each.status == status}
 
 
 def test_it_listens_at_its_own_address_only() -> None:
-    before = listening()
+    before = sockets(psutil.CONN_LISTEN)
     with pair():
-        new = listening() - before
-        assert len(new) == 2
-        assert {address.ip for address in new} == {HERE}
-    assert not listening() & new
+        new = sockets(psutil.CONN_LISTEN) - before
+        assert [each.laddr.ip for each in new] == [HERE] * 2
+    assert not sockets(psutil.CONN_LISTEN) & new
+
+
+def test_idle_connections_are_not_given_up() -> None:
+    """By default, UCX lets TCP end a connection whose link is cut for six seconds; a job may allow longer cuts."""
+    before = sockets(psutil.CONN_ESTABLISHED)
+    with pair():
+        new = sockets(psutil.CONN_ESTABLISHED) - before
+        assert new
+        for each in new:
+            with socket.socket(fileno=os.dup(each.fd)) as kept:
+                assert not kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 def test_unconnected_carrier_listens_until_next() -> None:
     """A peer that connects to it at this moment would be aborted by UCX."""
-    before, ports = listening(), set[Any]()
+    before, ports = sockets(psutil.CONN_LISTEN), set[Any]()
     for _ in range(3):
         with pytest.raises(Lost, match="published no address"):
             UcxCarrier(HashStore(), 0, 2, HERE, 0.01)
         gc.collect()
-        (port,) = listening() - before
-        assert port not in ports
-        ports = {port}
+        (new,) = sockets(psutil.CONN_LISTEN) - before
+        assert new.laddr not in ports
+        ports = {new.laddr}
 
 
 def test_an_address_of_no_interface() -> None:
@@ -143,12 +153,8 @@ def test_an_address_of_no_interface() -> None:
 )  # fmt: skip
 def test_missing_or_old_library_is_refused(name: str, value: Any, words: str) -> None:
     library.ucx_library.cache_clear()
-    with (
-        patch.object(library, name, value),
-        pytest.raises(
-            library.NoUcx, match=rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"
-        ) as raised,
-    ):
+    said = rf"cannot be used here \(.*{words}.*\): pip install 'unisono\[hosts\]'"
+    with patch.object(library, name, value), pytest.raises(library.NoUcx, match=said) as raised:
         UcxCarrier(HashStore(), 0, 2, HERE, LATE_S)
     library.ucx_library.cache_clear()
     assert str(copy.copy(raised.value)) == str(raised.value), "it is pickled in the same way"
@@ -242,31 +248,6 @@ def test_bad_entry_at_the_store_is_refused(said: str) -> None:
         UcxCarrier(store, 0, 2, HERE, LATE_S)
 
 
-def only(peers: list[int]) -> type[UcxCarrier]:
-    """A carrier that connects to these ranks only."""
-
-    class Some(UcxCarrier):
-        def _connect(self, store: Store, _: Sequence[int], *limits: Any) -> None:
-            super()._connect(store, peers, *limits)
-
-    return Some
-
-
-def test_idle_connections_are_not_given_up() -> None:
-    """By default, UCX lets TCP end a connection whose link is cut for six seconds; a job may allow longer cuts."""
-
-    def descriptors() -> set[int]:
-        every = psutil.Process().net_connections("tcp")
-        return {each.fd for each in every if each.status == psutil.CONN_ESTABLISHED}
-
-    before = descriptors()
-    with pair():
-        assert descriptors() - before
-        for number in descriptors() - before:
-            with socket.socket(fileno=os.dup(number)) as kept:
-                assert not kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-
-
 def test_closing_ignores_messages_of_failed_calls() -> None:
     """The receiver of a message never takes it. Messages that are not given up may leave for five seconds."""
     carriers = connected()
@@ -301,10 +282,15 @@ def test_limit_covers_all_connections(silent: bool) -> None:
 
     Its clock goes on by a tenth of a second with each look.
     """
-    store = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
-    first, second = only([0] if silent else []), only([])
-    ends, now = [second(store.clone(), 2, 3, HERE, LATE_S)] if silent else [], [0.0]
-    late = threading.Thread(target=lambda: ends.append(first(store.clone(), 1, 3, HERE, LATE_S)))
+
+    class Other(UcxCarrier):
+        def _connect(self, store: Store, _: Sequence[int], *limits: Any) -> None:
+            super()._connect(store, peers, *limits)
+
+    store, peers = TCPStore(HERE, 0, is_master=True, wait_for_workers=False), list[int]()
+    ends, now = [Other(store.clone(), 2, 3, HERE, LATE_S)] if silent else [], [0.0]
+    peers = [0] if silent else []  # those of rank 1
+    late = threading.Thread(target=lambda: ends.append(Other(store.clone(), 1, 3, HERE, LATE_S)))
 
     def look() -> None:
         if not now[0]:
