@@ -109,15 +109,12 @@ def watch_of(moment: int = 0, before: Any = None, *, host: tuple[int, ...] = (),
 
 
 @pytest.mark.parametrize("moment", range(1, 7))
-def test_peer_that_enters_meanwhile_is_not_blamed(moment: int) -> None:
-    """Whatever is read first, a peer that enters the very call of this rank between two reads has made no other."""
+def test_peer_that_enters_or_gives_up_during_a_look(moment: int) -> None:
+    """Whatever is read first, a peer that enters the very call of this rank between two reads has made no other. If it
+    gives the call up before it goes, its reason is seen with its departure.
+    """
     watch = watch_of(moment, {"number": N - 1, "signature": 0})
     assert judge(GATE, [watch.view(1), here(2)]) is None
-
-
-@pytest.mark.parametrize("moment", range(1, 7))
-def test_peer_that_gives_up_during_a_look(moment: int) -> None:
-    """It gives the call up before it goes, so its reason is seen with its departure."""
     last = GivenUp(N, reason="KeyboardInterrupt")
     seen = watch_of(moment, host=HERE, gone=DIED, gave_up=last).view(1)
     assert seen.gone is None or seen.gave_up == last

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, PropertyMock
@@ -62,7 +61,12 @@ def test_departure_that_is_being_written_again() -> None:
 
 
 def test_system_tells_an_end_nobody_asked_about(group: Any) -> None:
+    fd = os.pidfd_open(group.child.pid)
     kill(group.child)
+    assert has_ended(fd)
+    os.close(fd)
+    assert start_ticks(group.child.pid) == 0
+    assert watch_process(group.child.pid, MINE) is None
     assert group.gone() == (DepartureKind.DIED, "was killed by signal 9 (SIGKILL)")
     assert exit_status(group.child.pid, MINE - 1, None) is None, "another process has this number"
 
@@ -90,36 +94,21 @@ def test_number_of_another_process_is_no_life(group: Any) -> None:
     thread.join()
 
 
-def test_a_zombie_has_ended(group: Any) -> None:
-    fd = os.pidfd_open(group.child.pid)
-    kill(group.child)
-    assert has_ended(fd)
-    assert start_ticks(group.child.pid) == 0
-    assert watch_process(group.child.pid, MINE) is None
-    os.close(fd)
-
-
-@contextmanager
-def descriptors(more: int | None = None) -> Iterator[None]:
-    """No descriptor is free, or so many more than are in use."""
-    limits, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0 if more is None else free + more, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 def test_deaths_are_seen_where_descriptors_are_few(group: Any) -> None:
     """One is not enough to watch the process and to read when it has started."""
     group.liveness.close()  # it does not watch it any more
-    for more in (None, 1):
-        with descriptors(more):
-            assert group.gone() is None
-    kill(group.child)
-    with descriptors():
-        assert group.gone() is not None
+    limits, free = resource.getrlimit(resource.RLIMIT_NOFILE), os.dup(0)
+    os.close(free)
+    seen = []
+    try:
+        for most in (free + 1, 0):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+            seen.append(group.gone())
+        kill(group.child)
+        seen.append(group.gone())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert [one is None for one in seen] == [True, True, False]
 
 
 def test_descriptor_in_use_is_not_closed(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,6 @@ import pytest
 import torch
 
 import unisono
-from tests.ranks.launch.conftest import Made, failure
-from tests.support.programs import run_python
 from tests.support.waiting import until
 from unisono import get_rank, init, run, world
 from unisono.base.errors import (
@@ -37,6 +35,29 @@ from unisono.ranks.launch.launch_messages import Report, pack, unpack
 from unisono.ranks.launch.reports import RunTime, outcomes, rank_failed, results
 
 PACKAGE = Path(unisono.__file__).parent
+
+
+def failure(act, ranks=1, *args, **how):
+    """The error of a run of this function."""
+    with pytest.raises(RankFailed) as caught:
+        run(act, ranks, args, **how)
+    return caught.value
+
+
+class Made:
+    """An argument that each rank makes by this call when it reads it."""
+
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call[0], self.call[1:]
+
+
+@pytest.fixture
+def short_grace(monkeypatch):
+    """After a failure, other ranks have only a moment to end on their own."""
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
 
 
 def only(rank, act):
@@ -74,13 +95,8 @@ def test_a_mismatch_shows_the_users_lines_only():
     assert f"{PACKAGE}/" not in error.traceback
 
 
-def raising(make):
-    """A function that raises what this makes on its rank."""
-
-    def act():
-        raise make()
-
-    return act
+def throw(error):
+    raise error
 
 
 class Unpicklable(Exception):
@@ -92,10 +108,10 @@ def test_exceptions_come_from_ranks_as_they_are():
     class Mine(Exception):
         pass
 
-    assert type(failure(raising(lambda: Mine("own class"))).__cause__) is Mine
-    assert failure(raising(lambda: ValueError(torch.arange(3)))).__cause__.args[0].tolist() == [0, 1, 2]
+    assert type(failure(lambda: throw(Mine("own class"))).__cause__) is Mine
+    assert failure(lambda: throw(ValueError(torch.arange(3)))).__cause__.args[0].tolist() == [0, 1, 2]
     assert "SystemExit: 3" in str(failure(lambda: sys.exit(3)))
-    error = failure(raising(lambda: Unpicklable(1, 2)))
+    error = failure(lambda: throw(Unpicklable(1, 2)))
     assert "could not be sent: TypeError" in str(error)
     assert "Unpicklable: 1 of 2" in str(error.__cause__)
 
@@ -137,25 +153,6 @@ def test_a_death_before_the_run_is_a_death(monkeypatch):
     assert "was killed by signal 9" in error.waiting[1]
 
 
-SERVERS_DEATH = """
-import os, signal, threading
-from unisono import RankFailed, get_rank, world
-with world(2) as w:
-    (server,) = set(w.run(os.getppid))
-    try:
-        w.run(lambda: os.kill(server, signal.SIGKILL) if get_rank() == 0 else threading.Event().wait())
-    except RankFailed as error:
-        print("killed together with" in str(error))
-    print(w.run(get_rank))
-"""
-
-
-def test_dead_server_is_replaced():
-    """In a process of its own: other tests have ranks of this one's server."""
-    done = run_python("-c", SERVERS_DEATH)
-    assert done.stdout.split("\n")[:2] == ["True", "[0, 1]"], done.stderr
-
-
 def test_stuck_ranks_are_killed_with_their_stacks(short_grace):
     """Also one that is stopped."""
 
@@ -177,15 +174,11 @@ def test_the_deadline_names_who_is_late_and_where():
     assert str(caught.value).count("in forever") == 2
 
 
-def test_source_lines_without_a_file_are_shown():
-    source = "def cell():\n    return 1 // 0  # in a notebook\n"
-    linecache.cache["<cell 1>"] = (len(source), None, source.splitlines(keepends=True), "<cell 1>")
-    names = {"__name__": "__main__"}
-    exec(compile(source, "<cell 1>", "exec"), names)  # noqa: S102  what a notebook does
-    try:
-        assert "# in a notebook" in str(failure(names["cell"]))
-    finally:
-        del linecache.cache["<cell 1>"]
+def test_source_lines_without_a_file_are_shown(monkeypatch):
+    source, names = "def cell():\n    return 1 // 0  # in a notebook\n", {"__name__": "__main__"}
+    monkeypatch.setitem(linecache.cache, "<1>", (len(source), None, source.splitlines(keepends=True), "<1>"))
+    exec(compile(source, "<1>", "exec"), names)  # noqa: S102  what a notebook does
+    assert "# in a notebook" in str(failure(names["cell"]))
 
 
 def test_survivors_go_on_until_time_is_up(monkeypatch):
@@ -235,15 +228,9 @@ def test_error_names_only_ranks_not_started(monkeypatch):
     assert "in load" in str(caught.value)
 
 
-def fail_on_rank_0():
-    if get_rank() == 0:
-        raise ValueError("broken")
-    threading.Event().wait()
-
-
 def test_failure_does_not_wait_for_starting_ranks(short_grace):
-    error = failure(id, 2, Made(fail_on_rank_0))
-    assert "broken" in str(error)
+    error = failure(id, 2, Made(lambda: forever() if get_rank() else boom()))
+    assert "boom" in str(error)
     assert error.rank == 0
     assert "did not end in time" in error.waiting[1]
 
@@ -283,22 +270,9 @@ def test_children_die_with_a_rank_that_is_killed(tmp_path, number):
         os.kill(child, signal.SIGKILL)
 
 
-def returned(rank, value):
-    return Report(rank, "returned", "returned", at_ns=rank, payload=pack(value))
-
-
 def raised(rank, error, at_ns, kind="raised"):
     how = f"raised {type(error).__name__}: {error}"
     return Report(rank, kind, how, f"Traceback of rank {rank}\n{how}\n", at_ns, payload=pack(error))
-
-
-def died(rank, at_ns):
-    how = "was killed by signal 9 (SIGKILL)"
-    return Report(rank, "died", how, f"process 4711 {how}\n", at_ns)
-
-
-def stuck(rank):
-    return Report(rank, "stuck", "did not finish", f"stack of rank {rank}\n", 99)
 
 
 def gone(rank, waiting):
@@ -317,7 +291,7 @@ def verdict(*reports):
 def test_the_first_in_time_is_blamed():
     """Not a rank that waited for another one."""
     reports = raised(0, gone(2, 0), 5, "waited"), raised(1, KeyError("late"), 20), raised(2, ValueError("early"), 10)
-    error = verdict(*reports, returned(3, 1))
+    error = verdict(*reports, Report(3, "returned", "returned", payload=pack(1)))
     assert type(error) is RankFailed
     assert error.rank == 2
     assert isinstance(error.__cause__, ValueError)
@@ -359,16 +333,17 @@ def test_the_error_is_both_and_survives_pickling(cause):
 OWN = [
     (raised(0, KeyError("k"), 9), KeyError, "raised KeyError: 'k'"),
     (raised(1, gone(2, 1), 5, "waited"), PeerGone, "was killed by signal 9 while rank 1 waited"),
-    (died(2, 7), ChildProcessError, "rank 2 was killed by signal 9 (SIGKILL)"),
-    (stuck(3), WaitTimeout, "run(f) took longer than 1.5 s: rank 3 had not finished"),
-    (stuck(4), WaitTimeout, "stack of rank 4"),
+    (Report(2, "died", "was killed by signal 9"), ChildProcessError, "rank 2 was killed by signal 9"),
+    (Report(3, "stuck", "did not finish"), WaitTimeout, "run(f) took longer than 1.5 s: rank 3 had not finished"),
+    (Report(4, "stuck", "did not finish", "its stack"), WaitTimeout, "its stack"),
     (Report(5, "returned", "returned", payload=b"junk"), ArgumentError, "cannot read the result of rank 5"),
     (Report(6, "starting", "did not finish", "x"), WaitTimeout, "the start of run(f) took longer than 30 s"),
 ]
 
 
 def test_outcomes_have_each_rank_s_own_failure():
-    *failures, last = outcomes([*(report for report, _, _ in OWN), returned(7, "d")], TIME)
+    well = Report(7, "returned", "returned", payload=pack("d"))
+    *failures, last = outcomes([*(report for report, _, _ in OWN), well], TIME)
     assert last == "d"
     for error, (report, kind, words) in zip(failures, OWN, strict=True):
         assert isinstance(error, RankFailed)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.programs import run_python
 from unisono import get_rank, run, world
 from unisono.base.errors import RankFailed
 
@@ -173,12 +172,6 @@ def test_ended_worlds_leak_nothing():
         os.close(watch)
     # There may be less: threads of earlier tests end in their own time.
     assert all(now <= then for now, then in zip(census(), before, strict=True)), (census(), before)
-
-
-def test_nothing_is_said_at_exit():
-    code = "from unisono import run, world\nw = world(2)\nw.run(int)\nrun(int, 2)"
-    done = run_python("-X", "dev", "-W", "error", "-c", code, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_the_server_has_no_threads_and_no_zombies():
