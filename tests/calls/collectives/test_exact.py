@@ -19,7 +19,6 @@ from tests.support.on_ranks import in_new_world
 from unisono.base.config import Config
 from unisono.schedule import send
 
-SIZES = (1, 2, 3, 4, 5, 7)
 WHOLE = [form for form in FORMS if f"{form}_single" not in FORMS]
 """The calls, without the forms for lists of those that have another one."""
 
@@ -35,10 +34,10 @@ def usual(form: str, n: int, op: int = 0, **more: Any) -> Case:
 
 @pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.ranks(*SIZES)
+@pytest.mark.ranks(1, 2, 3, 4, 5, 7)
 def test_every_algorithm_and_form(form: str) -> None:
-    calls = 0
     """Of reductions, with each op in its turn."""
+    calls = 0
     for root, name, n in product(roots(form), [None, *algorithms(form)], (0, 1, 7, 64, 1000)):
         for shared, alias in product(BOTH, BOTH if form in ALIASED else [False]):
             check(usual(form, n, calls, shared=shared, root=root, seed=calls % 3, alias=alias), name)
@@ -144,15 +143,10 @@ def test_late_peers_cause_no_false_mismatch() -> None:
 @pytest.mark.ranks(4)
 def test_file_of_an_algorithm_takes_any_size(tmp_path: Path) -> None:
     me, ranks = unisono.get_rank(), unisono.get_world_size()
-
-    def written(name: str) -> str:
-        path = tmp_path / f"{name} on {me}.xml"
-        path.write_text(FILES[name])
-        return f"{path}"
-
     for name, size in product(("fused ring of 4", "all pairs of 4, 4 chunks each"), (1, 3, 16, 1001, 100_003)):
-        tensor = torch.arange(size) + 7 * me
-        unisono.all_reduce(tensor, algorithm=written(name))
+        file, tensor = tmp_path / f"{name} on {me}.xml", torch.arange(size) + 7 * me
+        file.write_text(FILES[name])
+        unisono.all_reduce(tensor, algorithm=f"{file}")
         assert torch.equal(tensor, ranks * torch.arange(size) + 7 * sum(range(ranks))), (name, size)
 
 

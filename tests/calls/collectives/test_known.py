@@ -23,11 +23,6 @@ def ones(*shape: int, **how: Any) -> torch.Tensor:
     return torch.ones(shape or (COUNT,), **how)
 
 
-def fake() -> torch.Tensor:
-    with FakeTensorMode():
-        return ones()
-
-
 OTHERS: dict[str, Callable[[], Any]] = {
     "another shape": lambda: ones(2, 3),
     "a part": lambda: ones(8)[1:7],
@@ -43,7 +38,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "sparse": lambda: ones().to_sparse(),
     "nested": lambda: torch.nested.nested_tensor([ones(3), ones(3)]),
     "quantized": lambda: torch.quantize_per_tensor(ones(), 0.1, 0, torch.quint8),
-    "fake": fake,
+    "fake": lambda: FakeTensorMode().from_tensor(ones()),
     "two in one": lambda: TwoTensor(ones(), ones()),
     "a copy not yet made": lambda: torch._lazy_clone(ones()),
     "shared": lambda: unisono.init().empty(COUNT).fill_(1.0),

@@ -132,14 +132,12 @@ OTHERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "Group.shrink": ("timeout_s", lambda s: unisono.init().shrink(timeout_s=s)),
     "World.timeout_s": ("timeout_s", lambda s: setattr(unisono.world(1), "timeout_s", s)),
     "Config.replace": ("look_up_s", lambda s: unisono.Config().replace(look_up_s=s)),
-    "testing.chaos": ("duration_s", lambda s: enter(unisono.testing.chaos(stop=0, at=("barrier", 1), duration_s=s))),
+    "testing.chaos": (
+        "duration_s",
+        lambda s: unisono.testing.chaos(stop=0, at=("barrier", 1), duration_s=s).__enter__(),
+    ),
 }
 """What else takes a time -> the name of its argument, and a call with it."""
-
-
-def enter(block: Any) -> None:
-    with block:
-        pass
 
 
 def refused(what: str, argument: str, call: Callable[[Any], Any]) -> None:
@@ -150,16 +148,10 @@ def refused(what: str, argument: str, call: Callable[[Any], Any]) -> None:
 
 
 def test_table_has_every_call_with_a_time() -> None:
-    public = [getattr(unisono, name) for name in unisono.__all__ if callable(getattr(unisono, name))]
-    timed = {one.__name__ for one in public if "timeout_s" in _arguments(one)}
+    public = [one for name in unisono.__all__ if callable(one := getattr(unisono, name))]
+    calls = [one for one in public if not (inspect.isclass(one) and issubclass(one, Exception))]
+    timed = {call.__name__ for call in calls if "timeout_s" in inspect.signature(call).parameters}
     assert timed | {"Config"} == CALLS.keys()
-
-
-def _arguments(one: Any) -> Mapping[str, Any]:
-    try:
-        return {} if inspect.isclass(one) and issubclass(one, Exception) else inspect.signature(one).parameters
-    except ValueError:
-        return {}
 
 
 @pytest.mark.ranks(2)

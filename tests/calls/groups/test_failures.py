@@ -82,18 +82,15 @@ def test_death_of_a_rank_ends_its_groups_only() -> None:
         unisono.barrier()
 
 
-WORDS: dict[int, tuple[type[Exception], str]] = {
-    1: (PeerFailed, r"^rank 1 \(world rank 2\) gave up all_reduce\(float32\[4\], sum\) #1 of group 'pair'"),
-    2: (WaitTimeout, r"^rank 1 \(world rank 2\) waited 0\.2.* for rank 0 \(world rank 1\)\."),
-}
-
-
 @pytest.mark.ranks(3)
 def test_late_rank_breaks_its_group_only() -> None:
     """It comes when the other one has given up, and withdrawn its signature: it cannot go on with that."""
     pair = new_group([1, 2], name="pair", timeout_s=0.2)
     if pair:
-        error, words = WORDS[unisono.get_rank()]
+        error, words = (
+            (PeerFailed, r"^rank 1 \(world rank 2\) gave up all_reduce\(float32\[4\], sum\) #1 of group 'pair'"),
+            (WaitTimeout, r"^rank 1 \(world rank 2\) waited 0\.2.* for rank 0 \(world rank 1\)\."),
+        )[pair.rank]
         until(
             lambda: pair.rank == 1 or (pair.engine.arena.board(1).gave_up[0] == 1 and not pair.engine.signature(1, 1))
         )

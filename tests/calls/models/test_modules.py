@@ -38,10 +38,6 @@ def values(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.parametrize("of", [lambda model: model, nn.Module.state_dict], ids=["module", "state dict"])
 @pytest.mark.ranks(*SIZES)
 def test_broadcast_module(ranks: int, of: Callable[[nn.Module], Any]) -> None:
@@ -50,7 +46,7 @@ def test_broadcast_module(ranks: int, of: Callable[[nn.Module], Any]) -> None:
         model = Model(unisono.get_rank())
         parameters = list(model.parameters())
         broadcast_module(of(model), src)
-        assert equal(values(model), values(Model(src)))
+        torch.testing.assert_close(values(model), values(Model(src)), rtol=0, atol=0)
         assert all(one is other for one, other in zip(parameters, model.parameters(), strict=True))
         assert model.second.weight is model.first.weight
         assert model.frozen.grad_fn is None
@@ -122,7 +118,7 @@ def test_models_that_differ(what: str) -> None:
     for call in (broadcast_module, average_parameters):
         with pytest.raises(ArgumentError, match=message):
             call(model)
-    assert equal(values(model), before)
+    torch.testing.assert_close(values(model), before, rtol=0, atol=0)
     unisono.barrier()
 
 

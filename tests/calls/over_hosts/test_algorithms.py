@@ -20,7 +20,6 @@ from unisono.schedule import ADD, COPY, ROOTED, Rows, T, Transfer, Y, send
 from unisono.schedule.algorithms import CATALOGUE, algorithm
 
 RUN_S = 270.0 if NIGHTLY else 90.0
-SHAPES = ["2x1", "2x2", "3+1", "3x1", "1x3"]
 
 LONG = 300_001
 """Elements of four bytes: longer than what is copied before it is sent, and no multiple of any number of ranks."""
@@ -83,24 +82,16 @@ def make_calls(collective: str, name: Any, count: int) -> None:
         forget()
 
 
-def everything(seed: str) -> None:
-    """Make calls by all algorithms; if there is a seed, by an eighth of them, which it draws."""
-    names = [(one.collective, one.name) for one in CATALOGUE.values() if one.allows(unisono.get_world_size())]
-    made = [*names, *((collective, function) for collective, functions in OWN.items() for function in functions)]
-    for collective, name in random.Random(seed).sample(made, len(made) // 8) if seed else made:
-        for count in (1, 1_001, LONG):
-            make_calls(collective, name, count)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.sampled(most=1)
-@pytest.mark.ranks(hosts=SHAPES, timeout_s=RUN_S)
+@pytest.mark.ranks(hosts=["2x1", "2x2", "3+1", "3x1", "1x3"], timeout_s=RUN_S)
 def test_every_algorithm(ranks: str) -> None:
     """By day the same eighth of them."""
-    everything("" if NIGHTLY else f"{(ranks,)}")
-
-
-UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
+    names = [(one.collective, one.name) for one in CATALOGUE.values() if one.allows(unisono.get_world_size())]
+    made = [*names, *((collective, function) for collective, functions in OWN.items() for function in functions)]
+    for collective, name in made if NIGHTLY else random.Random(f"{(ranks,)}").sample(made, len(made) // 8):
+        for count in (1, 1_001, LONG):
+            make_calls(collective, name, count)
 
 
 @pytest.mark.sampled(most=1)
@@ -108,10 +99,9 @@ UNEVEN = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")
 def test_uneven_blocks_go_by_every_algorithm() -> None:
     size = unisono.get_world_size()
     for some in CATALOGUE.values():
-        if some.collective not in UNEVEN or not some.allows(size):
-            continue
-        op, name = ops(some.collective, "float32")[0], some.full_name
-        check(Case(some.collective, "float32", op, 9, blocks="uneven", root=1, seed=1, exact=True), name)
+        if "uneven" in FORMS.get(some.collective, ()) and some.allows(size):
+            op, name = ops(some.collective, "float32")[0], some.full_name
+            check(Case(some.collective, "float32", op, 9, blocks="uneven", root=1, seed=1, exact=True), name)
 
 
 @pytest.mark.ranks(hosts="2x2")
@@ -188,15 +178,12 @@ def test_hosts_with_settings_of_their_own(python: Python) -> None:
     assert said == [["2x2", f"{64 << 10}"]] * 2 + [["2x2", f"{1 << 20}"]] * 2
 
 
-N = 300_007
-
-
 @pytest.mark.ranks(hosts=["2x1", "3+1"])
 def test_every_call_on_long_vectors() -> None:
     for form in FORMS:
         named = ("sum", "avg", "max") if form == "all_reduce" else ops(form, "float64")[:1]
         for op, root in product(named, (0, 3) if form in ROOTED else (0,)):
-            check(Case(form, "float64", op, N, root=root, seed=root, exact=True))
+            check(Case(form, "float64", op, LONG, root=root, seed=root, exact=True))
     forget()
 
 
@@ -204,7 +191,7 @@ def test_every_call_on_long_vectors() -> None:
 def test_nobody_writes_a_tensor_after_the_error() -> None:
     """What other ranks of a call have sent, and still send, goes to memory of our own."""
     me, last, group = unisono.get_rank(), unisono.get_world_size() - 1, unisono.new_group()
-    tensor = torch.full((N,), float(me))
+    tensor = torch.full((LONG,), float(me))
     if me != last:
         with pytest.raises(unisono.WaitTimeout):
             unisono.all_reduce(tensor, group=group, timeout_s=0.5)

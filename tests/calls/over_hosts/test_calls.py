@@ -86,14 +86,13 @@ def test_memory_of_tensors_is_not_kept(n: int) -> None:
     assert [one() is None for one in seen] == [True] * 4
 
 
-def every_call() -> None:
-    """Calls whose messages are short, and long ones, which are kept for the second time."""
-    group = unisono.init()
-    for _ in range(2):
-        make_every_call(group, (3, 5_000, 60_000))
-
-
 def test_two_jobs_at_once() -> None:
+    """Their messages are short, or long ones, which are kept for the second time."""
+
+    def every_call() -> None:
+        for _ in range(2):
+            make_every_call(unisono.init(), (3, 5_000, 60_000))
+
     with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
         jobs = [stack.enter_context(unisono.world(2, hosts="2x1", timeout_s=90)) for _ in range(2)]
         list(pool.map(lambda job: job.run(every_call), jobs))

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -20,12 +19,11 @@ from unisono.hosts import far
 
 
 @pytest.mark.ranks(hosts="2x2")
-def test_abort_ends_sub_groups(tmp_path: Path) -> None:
+def test_abort_ends_sub_groups() -> None:
     world = unisono.init()
     middle = unisono.new_group([0, 1, 2])
     inner = unisono.new_group([0, 2], group=middle) if middle else None
-    (tmp_path / str(world.rank)).touch()
-    until(lambda: len(list(tmp_path.iterdir())) == 4)  # all have made it
+    unisono.barrier()  # all have made it
     if world.rank == 1:
         middle.abort("enough")
     elif inner:
@@ -35,7 +33,7 @@ def test_abort_ends_sub_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.ranks(hosts="2x1")
-def test_interrupt_after_a_call_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_after_a_call_breaks_nothing() -> None:
     group, tensor = unisono.new_group(), torch.ones(10)
     for _ in range(3):
         unisono.all_reduce(tensor, group=group)
@@ -48,10 +46,10 @@ def test_interrupt_after_a_call_breaks_nothing(monkeypatch: pytest.MonkeyPatch) 
         return status
 
     if group.rank == 0:
-        with monkeypatch.context() as patch:
-            patch.setattr(group, "run", late)
-            with pytest.raises(KeyboardInterrupt):
-                unisono.all_reduce(tensor, group=group)
+        group.run = late
+        with pytest.raises(KeyboardInterrupt):
+            unisono.all_reduce(tensor, group=group)
+        group.run = run
     else:
         unisono.all_reduce(tensor, group=group)
     for _ in range(3):
@@ -60,7 +58,7 @@ def test_interrupt_after_a_call_breaks_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.ranks(hosts="2x1")
-def test_news_are_read_at_the_end_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_news_are_read_at_the_end_of_a_call() -> None:
     group, tensor, stops = unisono.new_group(), torch.ones(10), list[int]()
     unisono.all_reduce(tensor, group=group)
     ((plan,), run, before) = group.plans.values(), group.run, group.span.news.value
@@ -73,9 +71,8 @@ def test_news_are_read_at_the_end_of_a_call(monkeypatch: pytest.MonkeyPatch) -> 
             stops.append(group.words[StateWord.PC])
         return status
 
-    with monkeypatch.context() as patch:
-        patch.setattr(group, "run", with_news)
-        unisono.all_reduce(tensor, group=group)
+    group.run = with_news
+    unisono.all_reduce(tensor, group=group)
     assert len(plan.kept[0]) in stops
     assert group.span.seen.value >= before
     assert tensor[3].item() == 4.0
@@ -90,12 +87,6 @@ def until_it_fails() -> unisono.PeerError:
             return error
 
 
-def lose_sentinel(group: Any) -> None:
-    """Kill both processes of this host's sentinel, where it cannot be started again."""
-    patch.object(far, "start_again", side_effect=OSError).start()
-    send_with_spare(group.span.far, signal.SIGKILL)
-
-
 @pytest.mark.long
 @in_new_world(
     3, hosts="3x1", timeout_s=90, config=Config(look_up_s=4.0, host_silence_s=1.5), gives=[(1,), (0, 2), (1,)]
@@ -104,10 +95,11 @@ def test_calls_without_waits_tell_of_a_cut() -> tuple[int, ...]:
     """Messages of a host go on for a while where only its sentinel has been killed. A call that waits for less than
     four seconds does not look at its peers.
     """
-    group = unisono.init()
+    group: Any = unisono.init()
     unisono.barrier()
-    if group.rank == 1:
-        lose_sentinel(group)
+    if group.rank == 1:  # both processes of its sentinel die, which cannot be started again
+        patch.object(far, "start_again", side_effect=OSError).start()
+        send_with_spare(group.span.far, signal.SIGKILL)
     error = until_it_fails()
     assert isinstance(error, unisono.PeerGone)
     return error.failed

@@ -20,9 +20,6 @@ from unisono.calls import p2p
 from unisono.calls.p2p.progress_engine import progress_engine
 from unisono.engine.mailbox import Mailbox
 
-SIZES = (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)
-"""Floats: of one piece of a ring, or several; the longest are longer than a ring."""
-
 
 def meet() -> None:
     """Exchange a message with the other rank: from then on both know each other's rings."""
@@ -35,13 +32,13 @@ def meet() -> None:
 @pytest.mark.ranks(2)
 def test_threads_exchange_messages_of_many_sizes(seed: int) -> None:
     """Each thread has a tag, and takes in messages for the others while it waits."""
-    me = unisono.get_rank()
+    me, sizes = unisono.get_rank(), (1, 3, 100, 5000, 16_384, 16_385, 40_000, 300_000)  # the last is longer than a ring
     meet()
 
     def exchange(tag: int) -> None:
         draw = random.Random(f"{seed} {tag}")
         for k in range(60):
-            count, first, into = draw.choice(SIZES), draw.randrange(2), draw.randrange(3)
+            count, first, into = draw.choice(sizes), draw.randrange(2), draw.randrange(3)
             target = torch.full((count,), -1.0)
             for turn in (first, 1 - first):
                 if turn == me:

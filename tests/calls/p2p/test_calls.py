@@ -65,18 +65,6 @@ def test_any_source_takes_what_was_sent_first(ranks: int | str) -> None:
 
 
 @pytest.mark.ranks(2, hosts="2x1")
-def test_long_message_moves_while_nobody_waits() -> None:
-    tensor = values(2_000_000, 1)
-    if unisono.get_rank() == 0:
-        sent = p2p.isend(tensor, 1)
-        unisono.barrier()  # the other comes here when it has all
-        sent.wait()
-    else:
-        assert torch.equal(p2p.recv(None, 0), tensor)
-        unisono.barrier()
-
-
-@pytest.mark.ranks(2, hosts="2x1")
 def test_futures_and_polling() -> None:
     me, target = unisono.get_rank(), torch.empty(4)
     work = p2p.irecv(target, 1 - me)
@@ -94,22 +82,19 @@ def test_futures_and_polling() -> None:
     assert future.wait() == 4.0 * (1 - me)
 
 
-LONG = 3_000_000
-
-
 @pytest.mark.ranks(hosts="2x2")
 def test_waiting_rank_takes_in_other_messages() -> None:
     """Rank 3 waits for rank 1, which waits for rank 0, which waits until its long message to rank 3 has gone."""
-    me, word = unisono.get_rank(), torch.zeros(1)
+    me, word, long = unisono.get_rank(), torch.zeros(1), values(3_000_000, 0)
     if me == 0:
-        p2p.send(values(LONG, 0), 3)
+        p2p.send(long, 3)
         p2p.send(word, 1)
     elif me == 1:
         p2p.recv(word, 0)
         p2p.send(word, 3)
     elif me == 3:
         p2p.recv(word, 1)
-        assert torch.equal(p2p.recv(None, 0), values(LONG, 0))
+        assert torch.equal(p2p.recv(None, 0), long)
 
 
 def test_last_messages_are_awaited_in_each_run() -> None:

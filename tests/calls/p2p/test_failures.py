@@ -5,12 +5,13 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY, Mock
 
 import pytest
 import torch
 
 import unisono
-from tests.support.on_ranks import DEADLINE_S, FAILED, die, in_new_world
+from tests.support.on_ranks import die, in_new_world
 from tests.support.waiting import once_waiting, until
 from unisono import PeerFailed, PeerGone, WaitTimeout
 from unisono.calls import p2p
@@ -70,34 +71,28 @@ def test_peer_that_gave_up_ends_waits(tmp_path: Path, name: str, hosts: str) -> 
 
 @pytest.mark.parametrize("how", ["returned", "killed"])
 @pytest.mark.parametrize("hosts", ["1x2", "1+1"])
-def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, hosts: str) -> None:
+@in_new_world(hosts="hosts", return_exceptions=True, gives=[[0.0, 1.0, 2.0], ANY])
+def test_what_was_sent_before_the_end_is_received(tmp_path: Path, how: str, hosts: str) -> list[float]:
     """If it is killed, only what had reached the receiver's host by then."""
-    heard = tmp_path / "heard"
-
-    def last_words() -> list[float]:
-        if unisono.get_rank() == 1:
-            for k in range(3):
-                p2p.send(torch.full((5000,), float(k)), 0)
-            p2p.send(torch.zeros(1), 0, tag=8)
-            if how == "killed":
-                if hosts == "1+1":
-                    until(heard.exists)
-                die()
-            return []
-        if hosts == "1+1" and how == "killed":
-            early, mailbox = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox
-            until(lambda: early.is_completed() or 8 in mailbox.unexpected_tags(1))  # the last one
-            heard.touch()
-        until(lambda: bool(unisono.init().engine.arena.board(1).gone))
-        got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]
+    heard, waits = tmp_path / "heard", (how, hosts) == ("killed", "1+1")
+    if unisono.get_rank() == 1:
+        for k in range(3):
+            p2p.send(torch.full((5000,), float(k)), 0)
+        p2p.send(torch.zeros(1), 0, tag=8)
+        until(lambda: heard.exists() or not waits)
+        if how == "killed":
+            die()
+        return []
+    if waits:
+        early, mailbox = p2p.irecv(None, 1, tag=9), progress_engine(unisono.init()).mailbox
+        until(lambda: early.is_completed() or 8 in mailbox.unexpected_tags(1))  # the last one
+        heard.touch()
+    until(lambda: bool(unisono.init().engine.arena.board(1).gone))
+    got = [p2p.recv(None, source)[-1].item() for source in (1, None, 1)]
+    for source in (1, None):
         with pytest.raises(PeerGone, match="rank 1"):
-            p2p.recv(None, 1)
-        with pytest.raises(PeerGone, match="rank 1"):
-            p2p.recv(None)
-        return got
-
-    with unisono.World(hosts=hosts, timeout_s=DEADLINE_S, return_exceptions=True) as world:
-        assert world.run(last_words) == [[0.0, 1.0, 2.0], FAILED if how == "killed" else []]
+            p2p.recv(None, source)
+    return got
 
 
 @pytest.mark.ranks(3, hosts="2+1")
@@ -198,12 +193,7 @@ def test_interrupted_step_ends_the_group(hosts: str) -> None:
     me, group = unisono.get_rank(), unisono.init()
     p2p.send(torch.zeros(1), me)
     work = p2p.irecv(None, 1 - me)
-    mailbox = progress_engine(group).mailbox
-
-    def interrupt(request: object) -> None:
-        raise KeyboardInterrupt
-
-    mailbox.submit = interrupt
+    progress_engine(group).mailbox.submit = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         p2p.recv(None, me)
     for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):

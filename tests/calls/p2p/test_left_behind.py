@@ -15,8 +15,6 @@ from unisono.calls import p2p
 from unisono.calls.groups import destroy_group, new_group
 from unisono.calls.p2p.progress_engine import progress_engine
 
-LONG = 5_000_000  # more than is under way between hosts
-
 
 @pytest.mark.parametrize(
     ("how", "error", "words"), [("close", unisono.NotInitialized, "closed"), ("abort", unisono.PeerFailed, "abort")]
