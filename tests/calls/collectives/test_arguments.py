@@ -70,7 +70,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("all_to_all(3, [f(), f()])", DTypeError, "output_tensor_list: .*int"),
     ("all_to_all([f(), f()], None)", DTypeError, "input_tensor_list"),
     ("reduce_scatter(f(), f(8))", DTypeError, "input_list: .*reduce_scatter_single"),
-    ("all_to_all([], [])", DTypeError, "input_tensor_list"),
+    ("all_to_all([], [])", ArgumentError, "input_tensor_list: got 0 tensors, expected 2"),
     ("all_gather([f(), None], f())", DTypeError, r"tensor_list\[1\]: .*NoneType"),
     ("all_gather((f() for _ in range(2)), f())", DTypeError, "tensor_list"),
     ("all_gather([f(5), f()], f())", ArgumentError, r"tensor_list\[0\]: got float32\[5\]"),

@@ -43,7 +43,7 @@ def all_to_all(
     """
     what = "all_to_all", None, 0, algorithm
     with Call(what, group, async_op, timeout_s) as call:
-        if not isinstance(input_tensor_list, Sequence) or not input_tensor_list:
+        if not isinstance(input_tensor_list, Sequence):
             raise DTypeError(
                 f"input_tensor_list: got {type(input_tensor_list).__name__}, expected a list of {call.group.size} "
                 "tensors. Use all_to_all_single for one tensor."
