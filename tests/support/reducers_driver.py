@@ -83,7 +83,7 @@ def same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def data(dtype: str, nin: int, count: int, seed: int, exact_for: str = "") -> list[torch.Tensor]:
-    """Values for so many ranks, other ones in every place: any bits of integers and float8; numbers of many sizes.
+    """Input for `nin` ranks, `count` different values each: integers and float8 of any bits, floats of many magnitudes.
 
     Where torch can hardly do more than move a dtype, they are integers of its size. exact_for: an op that up to seven
     ranks can combine these values by in any order, with any partial results: none is rounded, and no zero has a sign.

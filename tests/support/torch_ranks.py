@@ -117,9 +117,10 @@ def in_process_group(size: int | str, backend: str | None = "unisono", **how: An
 
 
 def as_over_gloo(shape: int | str, *names: str) -> Decorator:
-    """In process groups of so many ranks, or on such hosts, the test returns what it does over Gloo, to the last bit.
+    """Decorator: on process groups of this shape, the test must return exactly what it returns over Gloo.
 
-    It returns several values. Of two summands there is one order. names: of our groups, "unisono" or "gloo"; the first.
+    It must return several values. With two ranks, sums have one order, so their bits agree. names: of our groups,
+    "unisono" or "gloo"; the first by default.
     """
 
     def run(test: Callable[..., Any], given: dict[str, Any], ranks: Any, shape: Any) -> Any:

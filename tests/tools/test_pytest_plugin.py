@@ -1,4 +1,4 @@
-"""Tests on ranks in sessions of pytest: what they can do, what is said of each that fails, and how sessions end."""
+"""The mark `ranks` in sessions of pytest: what such tests can do, how failures read, and how sessions end."""
 
 import re
 import shutil

@@ -188,7 +188,7 @@ def test_refused_long_message_lets_its_sender_end(dtype: torch.dtype, hosts: str
 
 @pytest.mark.parametrize("hosts", ["1x2", "1+1"])
 @in_new_world(hosts="hosts")
-def test_interrupted_step_ends_the_group(hosts: str) -> None:
+def test_interrupted_step_ends_the_group(tmp_path: Path, hosts: str) -> None:
     """Who knows what of a message has been moved: every later call says so."""
     me, group = unisono.get_rank(), unisono.init()
     p2p.send(torch.zeros(1), me)
@@ -202,3 +202,5 @@ def test_interrupted_step_ends_the_group(hosts: str) -> None:
     assert group.engine.arena.board(me).gave_up.reason == "stopped moving messages (KeyboardInterrupt)"
     until(work.is_completed)  # the thread has told it
     assert isinstance(work.exception(), PeerFailed)
+    (tmp_path / f"{me}").touch()
+    until((tmp_path / f"{1 - me}").exists)  # the end of a rank would be the other's error

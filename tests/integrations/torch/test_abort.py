@@ -168,7 +168,7 @@ def test_survivors_train_on(tmp_path: Path, victim: int) -> None:
 
     def work() -> float:
         me, row = dist.get_rank(), dist.new_group([0, 1, 3])
-        gradient(me)  # imports much, for which there is no time later
+        gradient(me)  # its imports take seconds, which a wait with a limit does not have
         with pytest.raises(unisono.PeerGone) as caught:
             gradient(me, dies=me == victim)
         assert isinstance(caught.value, dist.DistBackendError)

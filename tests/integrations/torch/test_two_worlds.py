@@ -227,7 +227,7 @@ def work(rank):
             dist.barrier(group)
         except dist.DistBackendError as error:
             os.write(1, f"{words.tolist()} {error.how.how.name}: {error.how.words}\\n".encode())
-    raise ValueError("is told")
+    raise ValueError("after the last call")
 
 if sys.argv[3] == "used":
     import unisono

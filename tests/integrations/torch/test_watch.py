@@ -211,7 +211,7 @@ def test_watch_comes_before_the_group(job: Job) -> None:
     assert "watch: a process group exists already" in job.output(0)
 
 
-# Calls of C++ code and of NCCL: how they are seen, and what is told when the program ends.
+# Calls that C++ code makes, and calls of NCCL: watch() reports them while they wait, and when the program ends.
 
 QUEUED = """
 def call():

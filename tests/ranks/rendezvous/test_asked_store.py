@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch.distributed import FileStore, HashStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import Acting, meet
 from tests.support.programs import run_python
+from tests.support.waiting import until
 from unisono.base.errors import PeerGone, WaitTimeout
 from unisono.ranks.rendezvous.asked_store import AskedStore, Limited
 from unisono.ranks.rendezvous.rendezvous_messages import end_of, store_silent
@@ -69,7 +71,8 @@ def test_waiting_rank_gets_a_value_when_set(kind: str, tmp_path: Path) -> None:
     with closing(AskedStore(client, 1, time.monotonic() + 60)) as asked, ThreadPoolExecutor(1) as pool:
         server.set("first", "word")  # it makes the file
         assert [asked.value("none", limit_s) for limit_s in (0.0, 0.01, -1.0)] == [None] * 3
-        later = pool.submit(asked.value, "key", 50.0)
+        ask = partial(asked.value, "key", 50.0)
+        later = pool.submit(ask) if asked.where else pool.submit(until, ask)  # a store that tells nobody is asked again
         server.set("other", "word")
         server.set("key", "word")
         assert later.result(20) == b"word"

@@ -186,7 +186,7 @@ def main(channel_fd: int, arena_fd: int) -> None:
         loop.run()
     except BaseException as error:  # noqa: BLE001  a bug: the ranks report it, because this one's output has no reader
         loop.ranks.tell(None, ["last words", f"has crashed: {_last_words(error)}"])
-        list(loop.ranks.accept())  # ranks that connect just now hear it, too
+        list(loop.ranks.accept())  # accepting sends it to ranks that connect just now, too
     loop.spare.end()
     os._exit(0)  # saves the time that an interpreter takes to end
 
