@@ -14,7 +14,6 @@ the block empty. Without contenders, `columns=` selects columns. `chart=` is a d
 `docs/charts`, above the tables. Blocks that name the same chart share it.
 """
 
-import json
 import re
 import shlex
 import subprocess
@@ -28,11 +27,10 @@ import typer
 from unisono.base.errors import ArgumentError
 from unisono.base.units import format_bytes, parse_bytes
 
-from .runs import RESULTS, ROOT, Cell, Table, lines, markdown, read
+from .runs import RESULTS, ROOT, Cell, Table, markdown, read
 
 BLOCK = re.compile(r"(<!-- figures: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 CHARTS = ROOT / "docs" / "charts"
-_SUPPORT = "support"
 _LINK = "https://github.com/unisono/unisono/blob/main/benchmarks/results"
 _MOST_BARS = 4
 _INK, _PAPER = "#010101", "#fefefe"
@@ -65,8 +63,6 @@ def names_of(what: str) -> list[str]:
 
 def _block(what: str) -> str:
     names, words = names_of(what), shlex.split(what)[1:]
-    if names == [_SUPPORT]:
-        return f"\n{_supported()}\n\n"
     if not names:
         return "\n*This has not been measured yet.*\n\n"
     options = dict(word.split("=", 1) for word in words)
@@ -126,16 +122,6 @@ def _caption(name: str, about: Sequence[str]) -> str:
     run, said = read(name), ", ".join(filter(None, about))
     where = f"{run.machine}, {run.date}, commit {run.commit} ([run]({_LINK}/{name}.json))"
     return f"*{f'{said[0].upper()}{said[1:]}. ' if said else ''}{where}.*"
-
-
-def _supported() -> str:
-    """The latest run of the test suite with each Python and PyTorch."""
-    latest: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in json.loads((RESULTS / f"{_SUPPORT}.json").read_text()):
-        latest[run["python"].rpartition(".")[0], run["torch"]] = run
-    headings = ["python", "torch", "system", "passed", "skipped", "failed", "commit", "date"]
-    rows = sorted(([str(run[heading]) for heading in headings] for run in latest.values()), reverse=True)
-    return lines(["Python", "PyTorch", *headings[2:]], rows)
 
 
 def draw_charts() -> None:
@@ -229,8 +215,6 @@ def stale(most: int) -> list[str]:
     """A line for each run whose code has changed in more commits than this since."""
     said = []
     for path in sorted(RESULTS.glob("*.json")):
-        if path.stem == _SUPPORT:
-            continue
         run = read(path.stem)
         command = ["git", "rev-list", "--count", f"{run.commit.split()[0]}..HEAD", "--", *run.code]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,10 +1,7 @@
 """Fixtures that tests share, such as the worlds of a session. Samples of cases, and reruns."""
 
-import datetime
 import gc
-import json
 import os
-import platform
 import random
 import signal
 import subprocess
@@ -14,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import unisono.errors  # noqa: F401  the errors of a test's file go to ranks by this name, if it is there
 from tests.support import warm_python
@@ -28,8 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without a terminal starts what it puts in the background like this; tests of Ctrl-C need the usual way.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-RECORD = os.environ.pop("UNISONO_RECORD", "")  # 1: append the result of this run to the record of tested versions
-TESTS = Path(__file__).parent
 NIGHTLY = bool(os.environ.get("NIGHTLY"))  # is this `make nightly`? Tests that draw their cases draw more of them then
 
 
@@ -120,32 +114,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if first_failures:
         few = len(first_failures) <= MOST_RERUNS
         terminalreporter.section(f"{len(first_failures)} tests were run again", red=not few, yellow=few)
-    if RECORD:
-        terminalreporter.write_line(record(terminalreporter))
-
-
-def record(reporter: pytest.TerminalReporter) -> str:
-    """Append a run of the whole suite to a file, for docs/versions.md. Returns a line for the terminal."""
-    option, args = reporter.config.option, reporter.config.args
-    whole = not option.keyword and not option.collectonly and option.markexpr in ("", "not long")
-    if not whole or any(Path(name).resolve() != TESTS for name in args):
-        return "not recorded: UNISONO_RECORD=1 is for runs of the whole suite, as by `make test`"
-    file = TESTS.parent / "benchmarks" / "results" / "support.json"
-    passed, skipped, *wrong = (len(reporter.stats.get(name, ())) for name in ("passed", "skipped", "failed", "error"))
-    status, commit = subprocess.getstatusoutput(f"git -C {TESTS} rev-parse HEAD")  # noqa: S605
-    run = {
-        "python": platform.python_version(),
-        "torch": torch.__version__.partition("+")[0],
-        "system": f"{platform.system()} {platform.machine()}",
-        "commit": "" if status else commit[:8],
-        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
-        "passed": passed,
-        "skipped": skipped,
-        "failed": sum(wrong),
-    }
-    runs = [*json.loads(file.read_text()), run] if file.exists() else [run]
-    file.write_text("[\n" + ",\n".join(f" {json.dumps(each)}" for each in runs) + "\n]\n")
-    return f"recorded in {file}"
 
 
 @pytest.fixture(scope="session")
