@@ -17,7 +17,6 @@ from llvmlite import ir
 from numba import int64
 
 import unisono
-from tests.support.each import each
 from unisono.engine import kept, kernels, machine_code
 from unisono.engine.kernels import atomics, kernel
 from unisono.engine.kernels.compiled import compiled, object_file
@@ -186,7 +185,7 @@ ORDERS = {
 """What each intrinsic asks of LLVM on AArch64."""
 
 
-@each("name, asked", ORDERS.items())
+@pytest.mark.parametrize(("name", "asked"), ORDERS.items())
 def test_intrinsic_orders_memory(name: str, asked: str) -> None:
     defined = getattr(atomics, name)._defn  # Numba's
     count = len(signature(defined).parameters) - 1

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.each import each
 from tests.support.reducers_driver import (
     BITWISE,
     FLOAT8,
@@ -36,7 +35,7 @@ SHAPES = [
 GUARD = 3
 
 
-@each("dtype, op", PAIRS)
+@pytest.mark.parametrize(("dtype", "op"), PAIRS)
 def test_every_kernel_equals_torch(dtype: str, op: str) -> None:
     for last in (False, True) if op == "avg" else (True,):
         for nin, count in SHAPES:
@@ -63,7 +62,7 @@ SPECIAL = [0.0, -0.0, 1.0, -1.5, float("inf"), -float("inf"), float("nan")]
 
 
 @pytest.mark.parametrize("op", NUMERIC)
-@each("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_special_values(dtype: str, op: str) -> None:
     """Zeros of both signs, infinities, NaN, the largest, the smallest and subnormal numbers, each with each."""
     info = torch.finfo(getattr(torch, dtype))
@@ -96,7 +95,7 @@ def test_refusal_names_the_dtypes_of_an_op(op: str) -> None:
     assert sorted(named) == sorted(dtype for dtype, its_op in PAIRS if its_op == op)
 
 
-@each("dtype", FLOAT8)
+@pytest.mark.parametrize("dtype", FLOAT8)
 def test_float8_is_converted_as_by_torch(dtype: str) -> None:
     """Sums, products and quotients of all pairs of codes: among codes, subnormal numbers, and beyond the last."""
     codes, kind = torch.arange(256, dtype=torch.uint8), getattr(torch, dtype)

@@ -1,4 +1,4 @@
-"""What no linter checks: tables need no torch, errors are as drawn, the stub fits the code, and `each` tries all."""
+"""What no linter checks: tables need no torch, errors are as drawn, and the stub fits the code."""
 
 import ast
 import inspect
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import unisono
-from tests.support.each import each
 from tests.support.programs import run_python
 from unisono.base import errors
 
@@ -43,7 +42,7 @@ STUB = ast.parse((Path(unisono.__file__).parent / "__init__.pyi").read_text())
 OVERLOADS = [node for node in STUB.body if isinstance(node, ast.FunctionDef)]
 
 
-@each("name, node", [(f"{node.name}, line {node.lineno}", node) for node in OVERLOADS])
+@pytest.mark.parametrize(("name", "node"), [(f"{node.name}, line {node.lineno}", node) for node in OVERLOADS])
 def test_stub_has_the_arguments_of_the_code(name: str, node: ast.FunctionDef) -> None:
     code = inspect.signature(getattr(unisono, node.name)).parameters.values()
     stub = [argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]]
@@ -63,13 +62,3 @@ def test_stub_has_the_names_of_the_code() -> None:
         node for node in STUB.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
     assert sorted(ast.literal_eval(exported.value)) == sorted(unisono.__all__)
-
-
-@pytest.mark.quick
-def test_each_tries_all_and_names_failures() -> None:
-    @each("a, b", [(1, 2), (3, 3), (5, 6), (7, 7)])
-    def differ(a: int, b: int) -> None:
-        assert a != b, "equal"
-
-    with pytest.raises(AssertionError, match=r"(?s)2 of 4 fail:\na=3, b=3: equal.*\na=7, b=7: equal"):
-        differ()

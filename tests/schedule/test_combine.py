@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule.algorithms import CATALOGUE, all_gather, broadcast, scatter, table
@@ -101,7 +100,7 @@ REFUSED = [
 ]
 
 
-@each("make, message", REFUSED)
+@pytest.mark.parametrize(("make", "message"), REFUSED)
 def test_mismatched_tables_are_refused(make: Callable[[], Schedule], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()

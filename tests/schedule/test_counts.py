@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.schedule import Bounds, Counts, Hosts, Levels, Schedule, count, levels, lower_bounds
 from unisono.schedule.algorithms import CATALOGUE
@@ -24,7 +23,7 @@ PARSED = [
 ]
 
 
-@each("text, members, shown", PARSED)
+@pytest.mark.parametrize(("text", "members", "shown"), PARSED)
 def test_hosts_are_parsed(text, members, shown):
     assert (Hosts.parse(text).members, Hosts.parse(text).text) == (members, shown)
 
@@ -41,7 +40,7 @@ REFUSED = [
 ]
 
 
-@each("make, values, message", REFUSED)
+@pytest.mark.parametrize(("make", "values", "message"), REFUSED)
 def test_invalid_arguments_are_refused(make, values, message):
     for value in values:
         with pytest.raises(ArgumentError, match=message):
@@ -71,7 +70,7 @@ COUNTED = [
 ]
 
 
-@each("name, ranks, counts", COUNTED)
+@pytest.mark.parametrize(("name", "ranks", "counts"), COUNTED)
 def test_counts_by_hand(name: str, ranks: int, counts: Counts) -> None:
     found = count(CATALOGUE[name].schedule(ranks, ranks // 2))
     assert found == counts
@@ -84,8 +83,8 @@ def test_several_rows_to_one_rank_are_one_message() -> None:
     assert count(CATALOGUE["all_gather.two_way_ring"].schedule(8)).ports == 2
 
 
-@each(
-    "collective, bounds",
+@pytest.mark.parametrize(
+    ("collective", "bounds"),
     [
         ("broadcast", Bounds(3, 1, 1, 0)),
         ("reduce", Bounds(3, 1, 1, 0.8)),
@@ -120,7 +119,7 @@ def test_ring_crosses_between_hosts() -> None:
     assert levels(ring.replace(hosts=Hosts.one(4))) == Levels(6, 0, (0.0,), (0.0,))
 
 
-@each("text", MAPS)
+@pytest.mark.parametrize("text", MAPS)
 def test_one_rank_counts_for_all_by_level(text: str) -> None:
     hosts = Hosts.parse(text)
     for algorithm in CATALOGUE.values():
@@ -139,7 +138,7 @@ BY_HAND = [
 ]
 
 
-@each("collective, root, bounds", BY_HAND)
+@pytest.mark.parametrize(("collective", "root", "bounds"), BY_HAND)
 def test_bounds_of_hosts_by_hand(collective: str, root: int, bounds: Bounds) -> None:
     assert lower_bounds(collective, Hosts.parse("3+1"), root) == bounds
     assert lower_bounds("all_reduce", Hosts.parse("4x8")).sent == 1.5

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, COPY, JOIN, Fault, T, X, Y, send, trace
@@ -74,7 +73,7 @@ OUTSIDE = [
 OF_ROWS = [(Schedule(3, 2, np.array(rows), "broadcast", "mine"), message) for rows, message in OUTSIDE]
 
 
-@each("schedule, message", BROKEN + OF_ROWS)
+@pytest.mark.parametrize(("schedule", "message"), BROKEN + OF_ROWS)
 def test_broken_tables_are_refused_with_a_reason(schedule: Schedule, message: str) -> None:
     with pytest.raises(AlgorithmError, match=message):
         prove(schedule)
@@ -95,7 +94,7 @@ ORDERS = [
 ]
 
 
-@each("case, table, said", ORDERS)
+@pytest.mark.parametrize(("case", "table", "said"), ORDERS)
 def test_neighbours_are_combined_in_rank_order(case: str, table: Schedule, said: str) -> None:
     prove(table)
     with pytest.raises(AlgorithmError, match=said) if said else nullcontext():
@@ -190,7 +189,7 @@ BLAMED = [
 ]
 
 
-@each("schedule, round_, slot, reason, word", BLAMED)
+@pytest.mark.parametrize(("schedule", "round_", "slot", "reason", "word"), BLAMED)
 def test_fault_blames_the_line_that_wrote(
     schedule: Schedule, round_: int | None, slot: tuple[int, int, int], reason: str, word: str
 ) -> None:

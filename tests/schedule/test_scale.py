@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.schedule.test_proof import mutants, verdict
-from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import Counts, Symmetric, count
 from unisono.schedule.algorithms import CATALOGUE, all_gather, all_reduce, all_to_all, table
@@ -64,7 +63,7 @@ NAMED = (
 )
 
 
-@each("of, chunks, error, said", NAMED)
+@pytest.mark.parametrize(("of", "chunks", "error", "said"), NAMED)
 def test_algorithms_with_named_ranks_are_refused(of, chunks: int, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         trace(of, Symmetric(4), chunks, "all_gather")
@@ -94,7 +93,7 @@ def test_one_wrong_row_at_65536_ranks_is_found() -> None:
         prove(one.replace(rows=rows))
 
 
-@each("algorithm", [a for a in CATALOGUE.values() if a.collective != "barrier"])
+@pytest.mark.parametrize("algorithm", [a for a in CATALOGUE.values() if a.collective != "barrier"])
 def test_sums_prove_what_sets_prove(algorithm) -> None:
     for p in filter(algorithm.allows, (1, 2, 3, 5, 7, 8, 16)):
         by_sums = prove(algorithm.schedule(p, p // 3), exact=False)

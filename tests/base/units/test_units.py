@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.base.units import format_bytes, parse_bytes
@@ -46,7 +45,9 @@ NUMBERS = "", "many", "-1", "1.", "1TiB", "1e6", "1 2"
 LINKS = "", "fast", "1Gbit,2Gbit", "100us,1Gbit,3", "0Gbit", "-1us", "1 apple", "1Gbit;1us"
 
 
-@each("parse, text", [*((parse_bytes, text) for text in NUMBERS), *((Link.parse, text) for text in LINKS)])
+@pytest.mark.parametrize(
+    ("parse", "text"), [*((parse_bytes, text) for text in NUMBERS), *((Link.parse, text) for text in LINKS)]
+)
 def test_other_texts_are_refused(parse: Callable[[str], object], text: str) -> None:
     expected = "a number of bytes" if parse == parse_bytes else "bandwidth and latency, such as 1Gbit,100us"
     with pytest.raises(ArgumentError, match=f"expected {expected}"):

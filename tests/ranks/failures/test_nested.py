@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import unisono
-from tests.support.each import each
 from tests.support.on_ranks import in_new_world
 from tests.support.waiting import once_waiting, until
 from unisono.calls import p2p
@@ -69,7 +68,7 @@ def line(function: Any) -> str:
     return f"{__file__}:{function.__code__.co_firstlineno}"
 
 
-@each("inner", CALLS)
+@pytest.mark.parametrize("inner", CALLS)
 @pytest.mark.parametrize("outer", [name for name in CALLS if name != "a new work"])
 @pytest.mark.ranks(1)
 def test_a_collective_within_a_collective(outer: str, inner: str) -> None:

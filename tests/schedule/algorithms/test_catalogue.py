@@ -7,7 +7,6 @@ from math import ceil
 import pytest
 
 from tests.schedule.test_proof import verdict
-from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import ArgumentError
 from unisono.schedule import ADD, COPY, DST, SRC, X, Y, count, prove, send, trace
@@ -71,7 +70,7 @@ OWN = [
 ]
 
 
-@each("collective, own, name, chunks, result", OWN)
+@pytest.mark.parametrize(("collective", "own", "name", "chunks", "result"), OWN)
 def test_generator_or_table_is_an_algorithm(collective: str, own, name: str, chunks: int, result: int) -> None:
     found = find(collective, own)
     assert (found.full_name, found.requires) == (f"{collective}.{name}", ("even",) * (own is summed))
@@ -119,7 +118,7 @@ REFUSED = [
 ]
 
 
-@each("make, message", REFUSED)
+@pytest.mark.parametrize(("make", "message"), REFUSED)
 def test_mistakes_are_refused_with_a_reason(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         make()
@@ -135,7 +134,7 @@ def test_tables_are_cached_read_only() -> None:
     assert own.rows.flags.writeable
 
 
-ALL = each("algorithm", CATALOGUE.values())
+ALL = pytest.mark.parametrize("algorithm", CATALOGUE.values())
 RANKS = [*range(2, 34), 64, 100, 128]
 
 

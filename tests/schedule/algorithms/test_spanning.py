@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.each import each
 from tests.support.schedule_oracles import is_right
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import DST, ROOTED, ROUND, SRC, Hosts, Schedule, prove
@@ -31,7 +30,7 @@ def check(table: Schedule) -> None:
     assert prove(table).same_bits is (True if table.collective == "all_reduce" else None)
 
 
-@each("collective, core", NAMES)
+@pytest.mark.parametrize(("collective", "core"), NAMES)
 @pytest.mark.parametrize("text", MAPS)
 def test_every_form_is_proved(text: str, collective: str, core: str) -> None:
     for table in forms(collective, core, Hosts.parse(text)):
@@ -48,7 +47,7 @@ def test_any_map_will_do(names: list[int], form: tuple[str, str], data: st.DataO
     assert is_right(table, 11)
 
 
-@each("collective, core", NAMES)
+@pytest.mark.parametrize(("collective", "core"), NAMES)
 @pytest.mark.parametrize("text", ["2x2:round_robin", "4+2+3", "3+1"])
 def test_between_hosts_only_rails_send(text: str, collective: str, core: str) -> None:
     """Rounds are inside hosts, then between them, then inside; ranks of different hosts are on one rail."""
@@ -71,7 +70,7 @@ def test_one_rail_needs_no_slices() -> None:
     assert set(rows[rows[:, ROUND] < rows[-1, ROUND], DST]) == {0, 6}
 
 
-@each("collective", ("broadcast", "reduce"))
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_vector_is_cut_into_any_segments(collective: str) -> None:
     table = spanning(collective, Hosts.parse("3x2"), 1, rails=2, segments=5)
     assert table.chunks == 10
@@ -88,7 +87,7 @@ REFUSED = [
 ]
 
 
-@each("collective, options, said", REFUSED)
+@pytest.mark.parametrize(("collective", "options", "said"), REFUSED)
 def test_unknown_spanning_arguments(collective: str, options: dict, said: str) -> None:
     with pytest.raises(ArgumentError, match=re.escape(said)):
         spanning(collective, Hosts.parse("3+1"), **options)

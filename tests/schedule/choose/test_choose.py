@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import unisono
-from tests.support.each import each
 from unisono.base.config import Config
 from unisono.base.link import Link
 from unisono.base.linux import processors
@@ -16,7 +15,7 @@ from unisono.schedule.choose.over_hosts import choose_spanning, messages_at_once
 from unisono.schedule.contract import ROOTED
 
 
-@each("ranks", [2, 3, 4, 8, 64])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
 def test_oversubscription_raises_one_shot_limit(ranks: int) -> None:
     config = Config()
     alone, shared = (one_shot_limit(ranks, config, oversubscribed=oversubscribed) for oversubscribed in (False, True))
@@ -54,8 +53,8 @@ def choice(collective: str, nbytes: int, hosts: str, link: str = "10Gbit,100us")
     return choose_spanning(collective, nbytes, Hosts.parse(hosts), Config(link=Link.parse(link)))
 
 
-@each(
-    "collective, nbytes, hosts, rails, core",
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "hosts", "rails", "core"),
     [
         ("all_reduce", 8, "4x8", 1, "recursive_doubling"),  # few bytes: one rail and few rounds
         ("broadcast", 8, "4x8", 1, "binomial"),
@@ -83,8 +82,8 @@ def test_links_decide() -> None:
     assert choice("all_reduce", 8, "4").between_s == 0
 
 
-@each("collective", CORES)
-@each("hosts", ["4x1", "4x2"])
+@pytest.mark.parametrize("collective", CORES)
+@pytest.mark.parametrize("hosts", ["4x1", "4x2"])
 def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
     if collective in ROOTED:
         return  # their roots send more than other ranks
@@ -98,7 +97,7 @@ def test_messages_at_once_match_the_table(collective: str, hosts: str) -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("hosts", MAPS)
-@each("collective", (*CORES, "all_to_all", "scan", "exscan"))
+@pytest.mark.parametrize("collective", [*CORES, "all_to_all", "scan", "exscan"])
 def test_every_choice_has_a_table_and_its_time(collective: str, hosts: str, link: str) -> None:
     for nbytes in SIZES:
         found = choice(collective, nbytes, hosts, link)
@@ -130,8 +129,8 @@ def test_segments_are_pieces_already() -> None:
         assert cuts[-1].pieces == 1
 
 
-@each(
-    "collective, nbytes, hosts, pieces",
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "hosts", "pieces"),
     [
         ("all_reduce", 4 << 20, "2x2", 4),
         ("all_gather", 4 << 20, "2x2", 4),
@@ -154,8 +153,8 @@ def test_pieces_make_no_small_messages(collective: str, nbytes: int, hosts: str,
 FREE = Processors(16, 16, 2, 16)
 
 
-@each(
-    "lanes, here, expected, because",
+@pytest.mark.parametrize(
+    ("lanes", "here", "expected", "because"),
     [
         (8, FREE, 8, "as set"),
         (16, FREE, 8, "16 processors for 2 ranks"),

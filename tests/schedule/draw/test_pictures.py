@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 import pytest
 from IPython.core.formatters import HTMLFormatter
 
-from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError
 from unisono.schedule import ADD, COPY, JOIN, OP, Hosts, Schedule, contract, expand, levels, send, trace
 from unisono.schedule.algorithms import CATALOGUE, Algorithm
@@ -63,7 +62,7 @@ def tables(hosts: Hosts) -> list[Schedule]:
 ON_ONE = [a.schedule(p, p // 2) for a in CATALOGUE.values() for p in filter(a.allows, RANKS)]
 
 
-@each("schedule", [*ON_ONE, *(table for text in MAPS for table in tables(Hosts.parse(text)))])
+@pytest.mark.parametrize("schedule", [*ON_ONE, *(table for text in MAPS for table in tables(Hosts.parse(text)))])
 def test_every_transfer_is_shown_and_no_other(schedule: Schedule) -> None:
     """Those from host to host by double lines."""
     hosts = schedule.hosts or Hosts.one(schedule.ranks)
@@ -94,7 +93,7 @@ def test_cells_name_who_has_contributed() -> None:
     assert "✗5 of 8" in text(trace(lambda r, p: [send([2, 4, 6, 7], 0, 0, op=ADD)], 8, 1, "reduce"))
 
 
-@each("algorithm", CATALOGUE.values())
+@pytest.mark.parametrize("algorithm", CATALOGUE.values())
 def test_film_ends_with_the_promised_result(algorithm: Algorithm) -> None:
     for p in filter(algorithm.allows, RANKS):
         schedule = algorithm.schedule(p, p // 2)
@@ -123,7 +122,7 @@ def parts(picture: str, kind: str) -> list[ElementTree.Element]:
     return [part for part in parse(picture).iter() if kind in part.get("class", "").split()]
 
 
-@each("algorithm", CATALOGUE.values())
+@pytest.mark.parametrize("algorithm", CATALOGUE.values())
 def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
     for p in filter(algorithm.allows, (1, 2, 3, 4, 5)):
         schedule = algorithm.schedule(p, p // 2)
@@ -134,7 +133,7 @@ def test_every_row_of_the_table_is_in_the_picture(algorithm: Algorithm) -> None:
         assert not parts(picture, "wrong")
 
 
-@each("algorithm", {algorithm.collective: algorithm for algorithm in CATALOGUE.values()}.values())
+@pytest.mark.parametrize("algorithm", {algorithm.collective: algorithm for algorithm in CATALOGUE.values()}.values())
 def test_contract_is_drawn_before_and_after(algorithm: Algorithm) -> None:
     schedule = algorithm.schedule(4)
     promise = contract(schedule)
@@ -201,7 +200,7 @@ def contents(data: dict[str, Any]) -> list[dict[tuple[int, int], tuple[tuple[int
     return out
 
 
-@each("name", ("all_to_all.bruck", "scan.direct", "barrier.dissemination"))
+@pytest.mark.parametrize("name", ["all_to_all.bruck", "scan.direct", "barrier.dissemination"])
 def test_page_holds_what_the_film_holds(name: str) -> None:
     schedule = CATALOGUE[name].schedule(3)
     story, data = film(schedule), page_data(schedule)

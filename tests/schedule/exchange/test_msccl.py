@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.schedule.exchange.files import FILES, Step, all_gather, file, file_is_right, fused_ring
-from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
 from unisono.schedule import Schedule, T, X, Y, prove, send, trace
 from unisono.schedule.algorithms import CATALOGUE
@@ -18,7 +17,7 @@ def of(text: str) -> Schedule:
     return msccl.read(text.encode(), "file.xml")
 
 
-@each("name", FILES)
+@pytest.mark.parametrize("name", FILES)
 def test_files_do_the_same_in_any_order(name: str) -> None:
     """In our table, in the file that we write of it, and in MSCCL's interpreter, whichever thread block goes first."""
     table = of(FILES[name])
@@ -136,13 +135,15 @@ WRONG = [
 ]
 
 
-@each("text, message", [*MALFORMED, *((RING.replace(old, new), message) for old, new, message in EDITS)])
+@pytest.mark.parametrize(
+    ("text", "message"), [*MALFORMED, *((RING.replace(old, new), message) for old, new, message in EDITS)]
+)
 def test_malformed_files_are_refused(text: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         of(text)
 
 
-@each("text, message", WRONG)
+@pytest.mark.parametrize(("text", "message"), WRONG)
 def test_wrong_algorithms_are_refused(text: str, message: str) -> None:
     with pytest.raises(AlgorithmError, match=message):
         of(text)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.each import each
 from unisono.base.errors import AlgorithmError, ArgumentError, UnisonoError
 from unisono.schedule import ROOTED, Schedule, X, Y, prove, spread
 from unisono.schedule.algorithms import CATALOGUE
@@ -96,7 +95,7 @@ def with_barrier() -> Plan:
 PLANS = {"puts": put_all_gather(), "all kinds": reduce_of_all_kinds(), "barrier": with_barrier()}
 
 
-@each("name", PLANS)
+@pytest.mark.parametrize("name", PLANS)
 def test_plans_are_read_and_written_again(name: str) -> None:
     table = of(PLANS[name])
     assert prove(table).ranks == 2
@@ -170,7 +169,7 @@ def test_wrong_plans_are_refused(error: type[UnisonoError], changes: Changes) ->
             of(changed)
 
 
-@each("text", ("", "[", "[]", "7", "[" * 100_000, '{"a":'))
+@pytest.mark.parametrize("text", ["", "[", "[]", "7", "[" * 100_000, '{"a":'])
 def test_texts_without_a_plan_are_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"plan\.json"):
         mscclpp.read(text.encode(), "plan.json")

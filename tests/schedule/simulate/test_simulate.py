@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.support.each import each
 from unisono.base.errors import ArgumentError
 from unisono.base.link import Link
 from unisono.schedule import DST, SRC, Hosts, N, Schedule, count
@@ -16,7 +15,7 @@ from unisono.schedule.simulate.table_messages import MOST_MESSAGES
 SHAPES = ["4x2", "3x3", "2+4+3", "9x1", "2x3:round_robin", "12x2"]
 
 
-@each("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_route_leads_from_rank_to_rank(shape: str) -> None:
     net = Network(Hosts.parse(shape))
     for src, dst in product(range(net.ranks), repeat=2):
@@ -49,7 +48,7 @@ def of_rows(schedule: Schedule) -> np.ndarray:
     return total
 
 
-@each("name", CATALOGUE)
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_messages_of_one_rank_equal_those_of_all(name: str) -> None:
     for p in (5, 8):
         if not CATALOGUE[name].allows(p):
@@ -142,7 +141,7 @@ def test_no_price_is_below_the_bound() -> None:
     assert best > 2 * (1 << 30) * 7 / 8 / 1.25e9
 
 
-@each("name, shape", [("direct", "8192x8"), ("pairwise", "256x8")])
+@pytest.mark.parametrize(("name", "shape"), [("direct", "8192x8"), ("pairwise", "256x8")])
 def test_sample_prices_many_ranks(name: str, shape: str) -> None:
     hosts, nbytes = Hosts.parse(shape), 1 << 30
     one = next(found for found in candidates("all_to_all", hosts, nbytes) if found.algorithm == name)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.each import each
 from tests.support.programs import run_python
 from tests.support.say import refused
 
@@ -57,7 +56,7 @@ MISTAKES = [
 ]
 
 
-@each("line, words", MISTAKES)
+@pytest.mark.parametrize(("line", "words"), MISTAKES)
 def test_mistake_gets_one_line(line: str, words: str) -> None:
     assert words in refused(line)
 
