@@ -54,8 +54,9 @@ def test_hooks_run_before_an_abort(tmp_path: Path, name: str, backend: str) -> N
     dist.barrier()
 
 
-@pytest.mark.ranks(3, backend="unisono")
-def test_new_groups_after_aborting_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["unisono", "gloo"])
+@in_process_group(3, "backend", named=range(3))
+def test_new_groups_after_aborting_all(tmp_path: Path, backend: str) -> None:
     """A rank that waits in a sub-group hears of it, too."""
     waits, ended = tmp_path / "waits", tmp_path / "ended"
     me, before = dist.get_rank(), len(os.listdir("/proc/self/fd"))
@@ -70,7 +71,7 @@ def test_new_groups_after_aborting_all(tmp_path: Path) -> None:
     dist.distributed_c10d._abort_process_group()
     del pair
     assert not dist.is_initialized()
-    dist.init_process_group("unisono", f"file://{tmp_path}/again", rank=me, world_size=3)
+    dist.init_process_group(backend, f"file://{tmp_path}/again", rank=me, world_size=3)
     tensor = torch.full((3,), 1.0 + me)
     dist.all_reduce(tensor)
     assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -1,6 +1,5 @@
 """Every call of torch.distributed, on distinct data on every rank, and calls that callbacks of other calls make."""
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -122,17 +121,6 @@ def test_future_has_the_tensors_or_raises() -> None:
     dist.all_reduce(tensor)
 
 
-Hook = Callable[[Any, Any], torch.futures.Future[Any]]
-
-
-def train_with(hook: Hook, state: Any, buckets: int) -> list[float]:
-    bare = model(buckets)
-    wrapped = DDP(bare, bucket_cap_mb=0.0005)  # each layer is one
-    wrapped.register_comm_hook(state, lambda state, bucket: hook(state, bucket))  # torch minds annotations
-    train(wrapped, 8)
-    return torch.cat([parameter.detach().flatten() for parameter in bare.parameters()]).tolist()
-
-
 @pytest.mark.parametrize(("size", "hosts"), [(2, ""), (3, ""), (2, "1+1"), (3, "2+1")])
 @in_process_group("size", hosts="hosts")
 def test_callbacks_of_several_buckets_make_calls(size: int, hosts: str) -> None:
@@ -147,7 +135,10 @@ def test_callbacks_of_several_buckets_make_calls(size: int, hosts: str) -> None:
     learnt = []
     for hook in (powerSGD_hook, one_by_one):
         state = PowerSGDState(None, 2, start_powerSGD_iter=2, min_compression_rate=1)
-        learnt.append(train_with(hook, state, buckets=5))
+        wrapped = DDP(model(5), bucket_cap_mb=0.0005)  # each layer is one
+        wrapped.register_comm_hook(state, lambda state, bucket, hook=hook: hook(state, bucket))  # without annotations
+        train(wrapped, 8)
+        learnt.append(torch.cat([parameter.detach().flatten() for parameter in wrapped.parameters()]).tolist())
         assert len(state.error_dict) == 5  # as many buckets as layers
     assert learnt[0] == learnt[1]
     assert len(set(learnt[0])) > 1000

@@ -149,9 +149,4 @@ def test_copies_pickles_and_forks() -> None:
 @as_over_gloo(2)
 def test_sharded_models_use_shared_memory(imported: bool) -> list[Any]:
     """Whether torch's part is imported before the group is made or after it."""
-    from torch.distributed.fsdp import fully_shard
-
-    whole = model()
-    for layer in (*whole, whole):
-        fully_shard(layer)
-    return learnt(whole, "zero copy")
+    return learnt(models.sharded(model()), "zero copy")

@@ -84,13 +84,6 @@ class Process:
     def join_own_of_gloo(self) -> None:
         self.join_own("gloo")
 
-    def abort_all(self) -> None:
-        """Let torch abort all groups; later ones meet elsewhere."""
-        unisono.barrier()  # of all four, in this library's own world
-        dist.distributed_c10d._abort_process_group()
-        self._folder /= "again"
-        self._folder.mkdir(exist_ok=True)
-
     @staticmethod
     def keep_own() -> None:
         keep(dist.distributed_c10d._world.pg_map)
@@ -105,7 +98,6 @@ class Process:
 
 OWN_FIRST = "join_own join_shared use_shared use_own use_shared use_own leave_shared use_own"
 SHARED_FIRST = "join_shared use_shared join_own use_own use_shared"
-ABORTED = f"{SHARED_FIRST} abort_all {OWN_FIRST}"
 OF_GLOO = "join_own_of_gloo join_shared use_shared use_own use_shared use_own keep_own"
 
 
@@ -114,7 +106,6 @@ OF_GLOO = "join_own_of_gloo join_shared use_shared use_own use_shared use_own ke
     [
         ("unisono", 1, OWN_FIRST), ("gloo", 1, OWN_FIRST), ("unisono", 2, OWN_FIRST),
         ("unisono", 1, SHARED_FIRST), ("gloo", 1, SHARED_FIRST), ("unisono", 1, OF_GLOO),
-        ("unisono", 1, ABORTED), ("gloo", 1, ABORTED),
     ],
 )  # fmt: skip
 @pytest.mark.ranks(4)

@@ -38,6 +38,9 @@ SCENES = {
                 f"    dist.barrier()\n{REPORT}", [0, 1, 2],
                 ["MismatchError True call #2: the ranks disagree (rank 1 differs from the rest)",
                  "rank 1  broadcast(float32[7], src=0)", "Tensors may have wrong values"]),
+    "differs from what C++ calls": (3, f"{DDP}\ntry:\n    dist.barrier() if rank == 1 else step()\n{REPORT}", [0, 1, 2],
+                                    ["the ranks disagree (rank 1 differs from the rest)", "rank 1  barrier()",
+                                     "rank 0  all_reduce(float32[20], from C++)"]),
     # Python code makes the calls of fully_shard.
     "dies, and others shard a model": (2, f"""
 from torch.distributed.device_mesh import init_device_mesh
@@ -163,6 +166,11 @@ if rank:
 time.sleep(2)
 print("done")
 """,
+    "the same error on all ranks": """
+sys.excepthook = lambda *_: print("done")
+dist.barrier()
+raise RuntimeError("shape")
+""",
     "fake groups": """
 import torch.testing._internal.distributed.fake_pg
 for store in (None, dist.HashStore()):
@@ -213,6 +221,14 @@ def test_watch_comes_before_the_group(job: Job) -> None:
 
 # Calls that C++ code makes, and calls of NCCL: watch() reports them while they wait, and when the program ends.
 
+STAND_IN = """
+from unisono.integrations.torch import cpp_calls, flight_recorder, watch, watched_calls, watcher
+for module in (cpp_calls, flight_recorder, watch, watched_calls, watcher):
+    module.NCCL, module.GLOO = "gloo", "another backend"
+flight_recorder._DUMPS = {"gloo": "_dump_fr_trace_json"}
+from torch.distributed import distributed_c10d
+distributed_c10d._get_process_group_uid = lambda group: 0
+"""
 QUEUED = """
 def call():
     work = dist.all_reduce(ones, async_op=True)
@@ -258,17 +274,11 @@ if rank == 2:
     assert "unisono:" not in job.output(2)
 
 
-def test_own_error_blames_no_rank(job: Job) -> None:
-    """Both ranks raise the same error; none of them is the reason of the other's."""
-    job.start(2, "dist.barrier()\nraise RuntimeError('shape')")
-    for rank in range(2):
-        assert "unisono:" not in job.output(rank)
-
-
-def test_waiting_cpp_call_is_reported(job: Job) -> None:
+@pytest.mark.parametrize("before", ["", STAND_IN], ids=["Gloo", "as NCCL"])
+def test_waiting_cpp_call_is_reported(job: Job, before: str) -> None:
     """The reducer of DDP waits for a rank that is in an endless loop: which call it is, and how far the rank is."""
     body = f"{DDP}{QUEUED}if rank == 2:\n    spins()\nstep()"
-    job.start(3, body, UNISONO_STALL_WARNING_S="2")
+    job.start(3, body, before=before, UNISONO_STALL_WARNING_S="2")
     first = job.ranks[0]
     line = warning_of(first)
     found = re.search(r"in all_reduce\(float32\[20\], from C\+\+\) #(\d+) of group '0' \((.*)program.py:(\d+)\) "
@@ -279,17 +289,6 @@ def test_waiting_cpp_call_is_reported(job: Job) -> None:
     shown = run_python("-m", "unisono", "doctor", first.pid, check=True).stdout
     assert f"#{found[1]} all_reduce(float32[20], from C++)" in shown
     assert "not entered by rank 2" in " ".join(shown.split())
-
-
-def test_calls_from_cpp_are_compared(job: Job) -> None:
-    """A rank makes a barrier where the others make a step of DDP."""
-    job.start(3, f"{DDP}\ntry:\n    dist.barrier() if rank == 1 else step()\n{REPORT}")
-    for rank in range(3):
-        said = job.output(rank)
-        assert "the ranks disagree (rank 1 differs from the rest)" in said
-        assert "rank 1  barrier()" in said
-        assert re.search(r"rank 0  all_reduce\(float32\[20\], from C\+\+\)", said)
-        assert f"{'MismatchError' if rank == 1 else 'RuntimeError'} " in said
 
 
 def test_messages_do_not_shift_call_numbers(job: Job) -> None:
@@ -319,29 +318,12 @@ def test_messages_do_not_shift_call_numbers(job: Job) -> None:
     assert [job.output(rank) for rank in range(3)] == ["52\n"] * 3
 
 
-STAND_IN = """
-from unisono.integrations.torch import cpp_calls, flight_recorder, watch, watched_calls, watcher
-for module in (cpp_calls, flight_recorder, watch, watched_calls, watcher):
-    module.NCCL, module.GLOO = "gloo", "another backend"
-flight_recorder._DUMPS = {"gloo": "_dump_fr_trace_json"}
-from torch.distributed import distributed_c10d
-distributed_c10d._get_process_group_uid = lambda group: 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (f"{QUEUED}call()\nif rank == 2: spins()\ncall()",
-         ["in all_reduce(float32[4], sum) #3 of group '0' (", "for rank 2 (last call: #2): rank 2 (pid"]),
-        (f"{DDP}{QUEUED}if rank == 2: spins()\nstep()", ["in all_reduce(float32[20], from C++) #"]),
-    ],
-    ids=["of Python", "of C++"],
-)  # fmt: skip
-def test_call_without_a_waiting_thread_is_told(job: Job, body: str, words: list[str]) -> None:
+def test_call_without_a_waiting_thread_is_told(job: Job) -> None:
+    body = f"{QUEUED}call()\nif rank == 2: spins()\ncall()"
     job.start(3, body, before=STAND_IN, UNISONO_STALL_WARNING_S="2")
     line = warning_of(job.ranks[0])
-    assert all(word in line for word in words), line
+    assert "in all_reduce(float32[4], sum) #3 of group '0' (" in line
+    assert "for rank 2 (last call: #2): rank 2 (pid" in line
 
 
 def test_mismatch_ends_the_program(job: Job) -> None:

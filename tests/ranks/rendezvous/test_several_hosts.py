@@ -25,12 +25,12 @@ AT = r"\(host node-a at 10.0.0.{}\)"
 pytestmark = pytest.mark.usefixtures("threads_are_ranks")
 
 
-def on_hosts(host_of, act=None, **special):
-    """The outcome of each rank's meeting. host_of: the UNISONO_HOST_ID of each rank. act(rank, store): what it does."""
+def on_hosts(host_of, settings=lambda _: {}, **special):
+    """The outcome of each rank's meeting. host_of: the UNISONO_HOST_ID of each rank. settings(rank): of its Config."""
     store, size = HashStore(), len(host_of)
-    act = act or (lambda rank, store: meet(rank, size, store, 60.0, Config(heap_bytes=1 << 20)))
+    config = lambda rank: Config(**{"heap_bytes": 1 << 20, **settings(rank)})  # noqa: E731
     fields = lambda rank: {"host_id": host_of[rank]} | {name: of[rank] for name, of in special.items()}  # noqa: E731
-    return together(lambda rank: act(rank, store), range(size), special=fields)
+    return together(lambda rank: meet(rank, size, store, 60.0, config(rank)), range(size), special=fields)
 
 
 @pytest.mark.parametrize("host_of", ["00", "0000000", "01", "0011", "0101", "0001", "0122", "01234", "0110210"])
@@ -146,10 +146,7 @@ def test_several_hosts_need_common_settings():
 
 @pytest.mark.parametrize("host_of", ["000", "001", "012"])
 def test_other_look_up_pace_is_told_to_all(host_of):
-    def act(rank, store):
-        return meet(rank, 3, store, 60.0, Config(look_up_s=2.5 if rank == 1 else 0.02))
-
-    (said,) = set(map(str, on_hosts(host_of, act)))
+    (said,) = set(map(str, on_hosts(host_of, lambda rank: {"look_up_s": 2.5 if rank == 1 else 0.02})))
     assert re.fullmatch(
         r"rank 1 \(host .*\) has look_up_s=2.5, but rank 0 \(host .*\) has 0.02\. "
         "Set UNISONO_LOOK_UP_S to the same value on all ranks.",
@@ -158,10 +155,7 @@ def test_other_look_up_pace_is_told_to_all(host_of):
 
 
 def test_first_rank_gives_its_host_settings():
-    def act(rank, store):
-        return meet(rank, 4, store, 60.0, Config(heap_bytes=1 << 20, segment_bytes=(rank + 1) << 16))
-
-    mets = on_hosts("0011", act)
+    mets = on_hosts("0011", lambda rank: {"segment_bytes": (rank + 1) << 16})
     assert [met.arena.shape["segment_bytes"] >> 16 for met in mets] == [1, 1, 3, 3]
     close(mets)
 
