@@ -13,7 +13,7 @@ from itertools import count
 from linecache import getline
 from types import FrameType
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import MagicMock, Mock, patch
 
 import pytest
 import torch
@@ -46,21 +46,9 @@ def sums(group: unisono.Group | None = None) -> list[float]:
 SUMS = [20.0 * k + 1 for k in range(5)]
 
 
-def raising(error: Exception) -> Iterator[int]:
-    yield 0
-    raise error
-
-
-class Color:
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __index__(self) -> int:
-        raise self._error
-
-
 FULL, NO_THREAD = MemoryError("no memory for it"), RuntimeError("can't start new thread")
 NO_HOST, SILENT = LookupError("no such host"), ValueError()
+RANKS, COLOR = MagicMock(**{"__iter__.side_effect": NO_HOST}), MagicMock(**{"__index__.side_effect": SILENT})
 Fault = tuple[Any, str] | None
 REFUSED: dict[str, tuple[Exception, Fault, Callable[[Any], Any]]] = {
     "a copy, async": (
@@ -70,8 +58,8 @@ REFUSED: dict[str, tuple[Exception, Fault, Callable[[Any], Any]]] = {
     "the thread of a known call": (
         NO_THREAD, (threading.Thread, "start"), lambda group: unisono.all_reduce(torch.ones(4), "sum", group, True)),
     "objects": (FULL, (objects, "_empty"), lambda group: unisono.all_gather_object([None] * 2, 5, group)),
-    "ranks": (NO_HOST, None, lambda _: unisono.new_group(range(2) if unisono.get_rank() else raising(NO_HOST))),
-    "color, no words": (SILENT, None, lambda _: unisono.split(0 if unisono.get_rank() else Color(SILENT))),
+    "ranks": (NO_HOST, None, lambda _: unisono.new_group(range(2) if unisono.get_rank() else RANKS)),
+    "color, no words": (SILENT, None, lambda _: unisono.split(0 if unisono.get_rank() else COLOR)),
 }  # fmt: skip
 """What fails on rank 0: the error, what raises it (None: an argument), and the call."""
 

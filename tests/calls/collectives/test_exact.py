@@ -140,7 +140,7 @@ def test_late_peers_cause_no_false_mismatch() -> None:
             time.sleep(late.random() * 1e-3)
 
 
-@pytest.mark.ranks(4)
+@pytest.mark.ranks(4, hosts="2x2")
 def test_file_of_an_algorithm_takes_any_size(tmp_path: Path) -> None:
     me, ranks = unisono.get_rank(), unisono.get_world_size()
     for name, size in product(("fused ring of 4", "all pairs of 4, 4 chunks each"), (1, 3, 16, 1001, 100_003)):

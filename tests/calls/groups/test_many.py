@@ -42,14 +42,9 @@ def used() -> dict[str, int]:
 
 
 def grown(before: dict[str, int], **most: int) -> dict[str, int]:
-    """What there is more of than before. There may be less: threads of earlier tests end in their own time.
-
-    most: bytes of memory that are looked at, too, and by how many they may grow.
-    """
-    more = {what: now - before[what] for what, now in used().items()}
-    return {
-        what: more[what] for what in ("descriptors", "threads", "mappings", *most) if more[what] > most.get(what, 0)
-    }
+    """What there is more of than before, by more than this. There may be less: threads of earlier tests end late."""
+    limits, now = {"descriptors": 0, "threads": 0, "mappings": 0, **most}, used()
+    return {what: now[what] - before[what] for what, limit in limits.items() if now[what] - before[what] > limit}
 
 
 @pytest.mark.sampled(most=1)

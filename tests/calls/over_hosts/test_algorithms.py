@@ -131,23 +131,6 @@ def test_table_may_move_uneven_blocks() -> None:
         check(Case("all_to_all", "float32", "-", 5, blocks=blocks, seed=seed), _by_the_neighbour)
 
 
-@algorithm("broadcast", chunks=2)
-def _by_another_chunk(r: Rows, p: int, root: int) -> Iterator[Transfer]:
-    """A broadcast whose chunk 0 comes to the first rank but the root in the place of chunk 1."""
-    first = (root + 1) % p
-    yield send(root, first, 0, to=1)
-    yield send(first, first, 1, to=0)
-    yield send(root, first, 1)
-    for rank in range(2, p):
-        yield send(root, (root + rank) % p, 0, n=2)
-
-
-@pytest.mark.ranks(4, hosts="2x2")
-def test_table_that_moves_chunks() -> None:
-    """On the way a chunk has another place, where chunks have other sizes: 7 elements do not divide."""
-    check(Case("broadcast", "float32", "-", 7), _by_another_chunk)
-
-
 FIGURES = {
     "segment_bytes": (64 << 10, 1 << 20),
     "one_shot_bytes": (1 << 10, 64 << 10),

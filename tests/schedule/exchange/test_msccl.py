@@ -46,12 +46,6 @@ def test_comments_of_other_steps_are_ignored() -> None:
     other = of(text.replace('proto="Simple"', 'proto="LL"'))
     assert other.digest != table.digest
     assert prove(other).same_bits
-    row = "0, 0, 0, 0, 0, 0, 1, 0"
-    others = "[[0, 0, 0], [1, 2]]", f"[[0, 0, 0], [9, {row}]]", f"[[0, 0, 0], [1{'0' * 30}, {row}]]"
-    for bad in ("", "[]", "[[0, 0]]", *others):
-        changed = re.sub("(unisono table: ).*? -->", rf"\g<1>{bad} -->", text, flags=re.DOTALL)
-        assert changed != text
-        assert of(changed).digest == other.digest
 
 
 def test_mutants_that_are_accepted_are_right() -> None:
@@ -149,13 +143,9 @@ def test_wrong_algorithms_are_refused(text: str, message: str) -> None:
         of(text)
 
 
-def test_exchanges_with_one_block_are_one_round() -> None:
-    """Both send first, then receive into what was sent: the content under way is what was there."""
-    assert of(pair([SEND, ADD], [SEND, ADD])).rounds == 1
-
-
 def test_content_under_way_outlives_its_place() -> None:
     """A gpu overwrites what it sent before the other one takes it; the other one gets what was sent."""
+    assert of(pair([SEND, ADD], [SEND, ADD])).rounds == 1
     takes = [Step("rrc", HERE, ("s", 0), 1), Step("r", HERE, ("s", 1), 1), Step("cpy", ("s", 0), HERE, 1)]
     assert prove(of(pair([SEND, SEND, ADD], [SEND, *takes]))).ranks == 2
 

@@ -64,17 +64,6 @@ def test_messages_of_one_rank_equal_those_of_all(name: str) -> None:
             assert np.allclose(moved(messages(one)), of_rows(whole))
 
 
-@pytest.mark.parametrize("name", ["all_gather.direct", "all_to_all.pairwise"])
-def test_sample_stands_for_many_ranks(name: str) -> None:
-    p = 4096
-    one = CATALOGUE[name].symmetric(p)
-    assert one is not None
-    sections = messages(one)
-    assert sum(len(some.src) for some in sections) <= 1.1 * MOST_MESSAGES
-    sent = sum(float(some.share[some.src != some.dst].sum()) * some.weight * some.times for some in sections)
-    assert sent / p == pytest.approx((p - 1) / p, rel=0.01)
-
-
 PLAIN = Hardware(Link(10e-6, 1e9), Link(1e-6, 4e9), message_share=0.0, combine_bytes_per_s=2e9)
 MANY = 64 << 20
 
@@ -94,13 +83,6 @@ def test_ring_takes_what_its_formula_says() -> None:
     assert got.seconds == pytest.approx(got.latency + got.transfer + got.combine)
     assert got.bound == "transfers"
     assert priced("all_reduce.ring", "8x1", 8).bound == "latency"
-
-
-def test_ranks_of_a_host_share_its_port() -> None:
-    got = priced("all_to_all.direct", "2x4", MANY)
-    assert got.link in ("host0 out", "host1 out", "host0 in", "host1 in")
-    assert got.seconds == pytest.approx(4 * 4 * MANY / 8 / 1e9, rel=0.1)
-    assert priced("all_to_all.direct", "8x1", MANY).seconds < got.seconds / 2
 
 
 def test_late_rank_costs_what_it_is_late() -> None:
@@ -146,6 +128,7 @@ def test_sample_prices_many_ranks(name: str, shape: str) -> None:
     hosts, nbytes = Hosts.parse(shape), 1 << 30
     one = next(found for found in candidates("all_to_all", hosts, nbytes) if found.algorithm == name)
     assert not one.why_not
+    assert sum(len(some.src) for some in one.make()) <= 1.1 * MOST_MESSAGES
     got = price(one, Network(hosts, PLAIN), nbytes)
     assert got.link.startswith("host")
     assert got.seconds == pytest.approx(8 * nbytes / 1e9, rel=0.01), "what 8 ranks send, by one port"
