@@ -32,7 +32,7 @@ from .watched_calls import WatchedCall, WatchedGroup, groups, waits
 
 _LOOK_S = 0.1
 _FEW = 16  # ranks of a larger job look less often, since each looks at all others
-_CAUSE_S = 0.5
+_CAUSE_S = 1.0
 """How long a call that has failed looks for the cause: a process may end a little later than its connections."""
 _LAST_S = 1.0  # how long a wait may go on after a rank has gone that has made its part, as far as its log tells
 _MISMATCH_S = 0.5
