@@ -246,7 +246,7 @@ def test_released_memory_serves_the_next_group(
     old = first.lend((0, 1))
     borrowed = second.borrow(old.start, (0, 1), 1)
     old.leave()
-    let_go, lent = Board.let_go, []
+    let_go, lent = Board.let_go, list[SubArena]()
 
     def let_go_and_lend(board: Board, word: int) -> None:
         let_go.fset(board, word)

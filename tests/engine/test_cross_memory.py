@@ -153,7 +153,7 @@ def test_refused_transfer_names_peer_and_reason() -> str:
     if rank == 0:  # PROT_NONE, all but the first page: rank 0 itself accesses the first half only
         start = tensor.data_ptr() + (1 << 19)
         assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start), ctypes.c_size_t(1 << 19), 0) == 0
-    expected = PeerUnreachable if rank else PeerFailed
+    expected: Any = PeerUnreachable if rank else PeerFailed
     with pytest.raises(expected, match="EFAULT.*UNISONO_CROSS_MEMORY_BYTES=0" if rank else "PeerUnreachable") as caught:
         unisono.all_reduce(tensor)
     assert rank == 0 or (caught.value.rank, caught.value.number, caught.value.waiting) == (0, errno.EFAULT, 1)

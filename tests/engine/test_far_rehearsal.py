@@ -19,7 +19,7 @@ from unisono.base.records import CallRecord
 from unisono.calls.dispatch.over_hosts.relay import Relay
 from unisono.engine.compile import plan as plans
 from unisono.engine.compile.plan import Blocks
-from unisono.engine.compile.program import DONE, LOST, WAITING, Lowering, PlanWord, StateWord
+from unisono.engine.compile.program import DONE, FAR_HALF, LOST, WAITING, Lowering, PlanWord, StateWord
 from unisono.engine.memory.arena import Arena
 from unisono.engine.rank import RankEngine
 from unisono.schedule import Hosts, pipeline
@@ -71,7 +71,7 @@ class Rehearsal:
         ]
         for plan in made:
             plan.words[PlanWord.TAGS] = plan.signature
-            assert plan.program.slots * plan.words[PlanWord.SLOT_BYTES] < plans.FAR_HALF
+            assert plan.program.slots * plan.words[PlanWord.SLOT_BYTES] < FAR_HALF
         return made
 
     def turn(self, rank: int, made: list[plans.Plan], given: Data, out: Data) -> int:

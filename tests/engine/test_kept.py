@@ -77,7 +77,7 @@ def test_a_file_of_another_user_is_not_used(kept: tuple[Kept, list[int], Path]) 
 
 
 def same(one: Program, other: Program) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))  # type: ignore[arg-type]  # fields
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def files(folder: Path) -> list[Path]:

@@ -254,7 +254,7 @@ def test_helpers_end_with_their_world() -> tuple[list[str], list[str]]:
 @in_new_world(2)
 def test_long_calls_have_lanes_by_default(own: int, lanes: int) -> None:
     """Where there are processors."""
-    planning.processors, unisono.init().engine.arena.processors = lambda: own, own
+    planning.processors, unisono.init().engine.arena.processors = lambda: own, own  # type: ignore[assignment, attr-defined]
     torch.set_num_threads(3)
     for nbytes, expected in ((8 << 20, 1), ((8 << 20) + 4, lanes)):
         tensor = torch.ones(nbytes // 4)

@@ -204,11 +204,11 @@ def test_a_literal_is_an_integer_like_any_other() -> None:
     """What Numba takes for a literal depends on Python's version: `0 if number else 1` is two from 3.12 on."""
 
     @compiled
-    def digits(number):  # type: ignore[no-untyped-def]
+    def digits(number):
         return 1 if number < 10 else 1 + digits(number // 10)
 
     @compiled
-    def of_some(number):  # type: ignore[no-untyped-def]
+    def of_some(number):
         return digits(7) + digits(0 if number else 1) + digits(number)
 
     object_file("some", of_some)

@@ -255,7 +255,7 @@ def test_a_broken_connection_keeps_what_has_come() -> None:
         assert got[0].done
         assert torch.equal(got[0].tensor, values(3, 0))
         assert not late.done
-        assert [box.cut(rank)[0] for box, rank in ((a, 1), (b, 0))] == ["aborted"] * 2
+        assert [how and how[0] for how in (a.cut(1), b.cut(0))] == ["aborted"] * 2
         assert not a.progress()
         assert not b.progress(), "a broken stream is at rest"
 
@@ -275,7 +275,7 @@ def test_tags_differ_in_the_upper_half() -> None:
     assert all(1 << 41 <= tag < 1 << 42 for tag in seen)
 
 
-IMPOSSIBLE = {
+IMPOSSIBLE: dict[str, dict[int, int]] = {
     "rank 0 has sent .*a tensor of dtype 9999": {HeadWord.KIND: 9999 << 8},
     "rank 0 has sent .*12 bytes for float32": {HeadWord.NBYTES: 12},
     r"rank 0 has sent .*8 bytes for float32\[1099511627776\]": {HeadWord.SHAPE: 1 << 40},

@@ -63,6 +63,7 @@ def test_pages_are_kept_for_equal_sizes() -> None:
 
 def test_region_is_zeroed_and_not_kept_with_pages(arena: Arena) -> None:
     heap, nbytes = Heap(arena, 0), 16 * PAGE
+    assert arena.map is not None
     for _ in range(2):
         region = heap.lend(nbytes, PAGE)
         assert arena.map[region : region + nbytes] == bytes(nbytes)
@@ -78,9 +79,9 @@ def test_garbage_collection_inside_the_allocator(arena: Arena) -> None:
     heap = Heap(arena, 0)
     reserve = arena.reserve_heap
 
-    def collect_first(*place: int) -> None:
+    def collect_first(rank: int, offset: int, nbytes: int) -> None:
         gc.collect(0)
-        reserve(*place)
+        reserve(rank, offset, nbytes)
 
     arena.reserve_heap = collect_first  # type: ignore[method-assign]
     for n in range(1, 50):

@@ -99,7 +99,7 @@ def test_programs_of_other_lowerings_do_not_fit(ranks: int) -> None:
     assert why_rejected(staged, {0: shared.programs[0]})
 
 
-def ping_pong(r, p, root):  # type: ignore[no-untyped-def]
+def ping_pong(r, p, root):
     """Ranks 0 and 1 throw a chunk back and forth more often than there are steps."""
     for k in range(2 * 4096 + 1):
         yield send(k % 2, 1 - k % 2, 0)

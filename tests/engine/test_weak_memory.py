@@ -61,11 +61,11 @@ GROUPS = [GroupNote(name, 4096, 0, 2, "", 0, number) for number, name in enumera
 
 
 def board(memory: Memory, number: int = 0) -> Board:
-    return Board(Page(memory, BEGIN + PAGE + number * BOARD_BYTES, BOARD_BYTES))  # type: ignore[arg-type]
+    return Board(Page(memory, BEGIN + PAGE + number * BOARD_BYTES, BOARD_BYTES))
 
 
 def table(memory: Memory) -> RegionTable:
-    return RegionTable(Page(memory, BEGIN, 128))  # type: ignore[arg-type]
+    return RegionTable(Page(memory, BEGIN, 128))
 
 
 def sees_signature(memory: Memory) -> bool:
@@ -136,7 +136,7 @@ def tells_and_looks(memory: Memory) -> bool:
 
 
 def calls(memory: Memory) -> CallLog:
-    return CallLog(Page(memory, BEGIN, log_bytes(4)))  # type: ignore[arg-type]
+    return CallLog(Page(memory, BEGIN, log_bytes(4)))
 
 
 def call(memory: Memory, *numbers: int, ended: int = 0) -> None:
@@ -167,7 +167,7 @@ def are_calls(memory: Memory) -> bool:
 
 
 def registry(memory: Memory) -> PlanRegistry:
-    return PlanRegistry(Page(memory, BEGIN, PLAN_REGISTRY_BYTES))  # type: ignore[arg-type]
+    return PlanRegistry(Page(memory, BEGIN, PLAN_REGISTRY_BYTES))
 
 
 def note(memory: Memory) -> None:
@@ -183,7 +183,7 @@ def note(memory: Memory) -> None:
 
 def set_cursor(memory: Memory, side: int, capacity: int = 4096, nbytes: int = 8) -> int:
     memory.write(RING + CAPACITY, capacity)
-    words = {CursorWord.RING: RING, CursorWord.DONE: -1}
+    words: dict[int, int] = {CursorWord.RING: RING, CursorWord.DONE: -1}
     if not side:  # it sends this, of the words 7, 8, ...
         words[CursorWord.HEADER + HeadWord.NBYTES] = nbytes
         put_words(memory, DATA, {k: 7 + k for k in range(nbytes // 8)})
@@ -274,7 +274,7 @@ def sees_leaver(memory: Memory) -> bool:
 def uses_it(memory: Memory) -> bool:
     """Does a member use the memory of its group, so that it looks for it no more?"""
     of = SimpleNamespace(control=lambda _: CONTROL, words=lambda at, _: Page(memory, at, LINE).cast("Q"))
-    return SubArena.used_by(of, 0)  # type: ignore[arg-type]
+    return SubArena.used_by(of, 0)
 
 
 def finds_and_joins(memory: Memory) -> None:

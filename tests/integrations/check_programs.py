@@ -64,7 +64,7 @@ def run(
     launch = [word.replace("RANKS", f"{ranks}") for word in LAUNCHERS[launcher]]
     settings = {**os.environ, **FIXED, **({"UNISONO_AS": "gloo"} if way == "named" else {})}
     limit = "timeout", f"--kill-after={END_S}", f"{LIMIT_S}"  # launchers end their ranks meanwhile
-    given = PROGRAM, program, "gloo" if way == "named" else way, directory, *words
+    given: tuple[Any, ...] = PROGRAM, program, "gloo" if way == "named" else way, directory, *words
     done = subprocess.run(
         [*limit, sys.executable, *launch, *given], env=settings, capture_output=True, text=True, check=False
     )

@@ -38,8 +38,8 @@ def test_one_rank_speaks_for_all(p: int) -> None:
         full = count(whole)._asdict()
         assert count(one) == Counts(**{field: pytest.approx(value) for field, value in full.items()})
     for algorithm in SYMMETRIC:
-        rows, full = spread(trace(algorithm, Symmetric(p), p, "all_gather")).rows, table(algorithm, p).rows
-        assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, full.tolist()))
+        rows, wanted = spread(trace(algorithm, Symmetric(p), p, "all_gather")).rows, table(algorithm, p).rows
+        assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, wanted.tolist()))
 
 
 def test_one_chunk_stands_for_all_in_mutants_too() -> None:

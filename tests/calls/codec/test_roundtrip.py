@@ -46,7 +46,7 @@ def same(a: Any, b: Any) -> bool:
         alike = a.dtype == b.dtype and a.shape == b.shape and a.requires_grad == b.requires_grad
         return alike and b.is_contiguous() and bits(a) == bits(b)
     if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, float):
         return struct.pack("d", a) == struct.pack("d", b)
     if isinstance(a, complex):

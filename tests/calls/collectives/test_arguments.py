@@ -334,5 +334,5 @@ def test_integer_averages_are_exact_or_refused(ranks: int) -> None:
 def test_misspelt_name_raises_for_suggestions() -> None:
     """Python makes its suggestion of the error's name and object."""
     with pytest.raises(AttributeError, match="no attribute 'allreduce'") as caught:
-        _ = unisono.allreduce
+        _ = unisono.allreduce  # type: ignore[attr-defined]
     assert (caught.value.name, caught.value.obj) == ("allreduce", unisono)

@@ -318,4 +318,4 @@ def test_fast_messages_keep_errors_of_handlers() -> None:
     errors, tensor, other = iter([KeyError("a handler's")]), torch.ones(4), 1 - unisono.get_rank()
     unisono.sendrecv(tensor, other, torch.ones(4), other)
     with pytest.raises(KeyError, match="a handler's"):
-        unisono.send(tensor.as_subclass(Watched), other)  # type: ignore[no-untyped-call]
+        unisono.send(tensor.as_subclass(Watched), other)

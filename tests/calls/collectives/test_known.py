@@ -32,7 +32,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
     "of complex numbers": lambda: ones(dtype=torch.complex64).conj(),
     "one imaginary number": lambda: ones(1, dtype=torch.complex64).conj().imag,  # DLPack does not tell its sign
     "float64": lambda: ones(dtype=torch.float64),
-    "uint3": lambda: torch.empty(COUNT, dtype=torch.uint3),
+    "uint3": lambda: torch.empty(COUNT, dtype=torch.uint3),  # type: ignore[attr-defined]  # torch's stubs omit it
     "no memory": lambda: ones(device="meta"),
     "empty": lambda: torch.ones(0),
     "sparse": lambda: ones().to_sparse(),

@@ -156,8 +156,8 @@ def test_table_has_every_call_with_a_time() -> None:
 
 @pytest.mark.ranks(2)
 def test_every_call_refuses_wrong_times() -> None:
-    for what, call in CALLS.items():
-        refused(what, "timeout_s", lambda s, what=what, call=call: getattr(unisono, what)(*call(), timeout_s=s))
+    for what, given in CALLS.items():
+        refused(what, "timeout_s", lambda s, what=what, given=given: getattr(unisono, what)(*given(), timeout_s=s))
     for what, (argument, call) in OTHERS.items():
         refused(what, argument, call)
 

@@ -31,7 +31,7 @@ class Model(nn.Module):
         self.transposed = nn.Parameter(torch.randn(5, 2).t())
         self.frozen = nn.Parameter(torch.randn(3, dtype=torch.float64), requires_grad=False)
         self.register_buffer("mask", torch.rand(6) > 0.5)
-        self.norm.num_batches_tracked += seed
+        self.norm.num_batches_tracked.add_(seed)
 
 
 def values(model: nn.Module) -> dict[str, torch.Tensor]:

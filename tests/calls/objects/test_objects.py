@@ -68,9 +68,9 @@ def test_objects_that_do_not_fit_raise_there() -> None:
     with pytest.raises(ArgumentError, match=words) if me == 2 else nullcontext():
         broadcast_object_list(objects)
     assert objects == ([None, None] if me == 2 else list("abc"))
-    places = [None] * 3
-    all_gather_object(places, me)
-    assert places == [0, 1, 2]
+    found: list[Any] = [None] * 3
+    all_gather_object(found, me)
+    assert found == [0, 1, 2]
 
 
 def test_run_blames_rank_of_the_object(worlds: Worlds) -> None:
@@ -82,7 +82,7 @@ def test_run_blames_rank_of_the_object(worlds: Worlds) -> None:
 
     with pytest.raises(DTypeError, match=r"rank 1 failed(.|\n)*builtins\.object at the top") as raised:
         worlds(2).run(fail_late)
-    assert raised.value.rank == 1
+    assert raised.value.rank == 1  # type: ignore[attr-defined]
     assert not isinstance(raised.value, MismatchError | ArgumentError)
 
 

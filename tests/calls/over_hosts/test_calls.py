@@ -138,7 +138,7 @@ def test_forked_child_collects_what_was_dropped() -> int:
     unisono.all_reduce_coalesced([tensor, torch.ones(3)])
     assert tensor[7].item() == 4
     engine = group.span.carrier
-    group.cycle = [engine, group]  # as an error's traceback may make one
+    group.cycle = [engine, group]  # type: ignore[attr-defined]  # as an error's traceback may make one
     unisono.barrier()
     unisono.shutdown()
     gc.disable()

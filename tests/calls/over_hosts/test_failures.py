@@ -134,7 +134,7 @@ def test_host_without_messages_is_left_out() -> None:
 @in_new_world(2, hosts="1+1", timeout_s=60)
 def test_next_sentinels_cost_no_descriptors() -> None:
     group, open_ones = unisono.init(), list[int]()
-    sentinel = group.span.far  # type: ignore[union-attr]
+    sentinel = group.span.far
     until(lambda: sentinel.sentinel_pid > 0)
     for _ in range(3):
         before, changed = sentinel.sentinel_pid, torch.zeros(1)

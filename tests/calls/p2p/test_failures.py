@@ -193,7 +193,7 @@ def test_interrupted_step_ends_the_group(tmp_path: Path, hosts: str) -> None:
     me, group = unisono.get_rank(), unisono.init()
     p2p.send(torch.zeros(1), me)
     work = p2p.irecv(None, 1 - me)
-    progress_engine(group).mailbox.submit = Mock(side_effect=KeyboardInterrupt)
+    progress_engine(group).mailbox.submit = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         p2p.recv(None, me)
     for call in (lambda: p2p.recv(None, me), work.wait, lambda: unisono.all_reduce(torch.zeros(2))):

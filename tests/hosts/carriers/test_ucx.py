@@ -17,7 +17,7 @@ from weakref import WeakSet
 import psutil
 import pytest
 import torch
-from torch.distributed import HashStore, Store, TCPStore
+from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from tests.support.programs import run_python
 from tests.support.waiting import until
@@ -287,7 +287,8 @@ def test_limit_covers_all_connections(silent: bool) -> None:
         def _connect(self, store: Store, _: Sequence[int], *limits: Any) -> None:
             super()._connect(store, peers, *limits)
 
-    store, peers = TCPStore(HERE, 0, is_master=True, wait_for_workers=False), list[int]()
+    store: Any = TCPStore(HERE, 0, is_master=True, wait_for_workers=False)
+    peers: list[int] = []
     ends, now = [Other(store.clone(), 2, 3, HERE, LATE_S)] if silent else [], [0.0]
     peers = [0] if silent else []  # those of rank 1
     late = threading.Thread(target=lambda: ends.append(Other(store.clone(), 1, 3, HERE, LATE_S)))

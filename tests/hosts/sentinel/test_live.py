@@ -59,7 +59,7 @@ def test_leaving_waits_for_the_sentinel(sentinels_first: Callable[[str], None], 
     os.mkfifo(gate := tmp_path / "opened when it may start")
     sentinels_first(f"open({str(gate)!r})")
     arena, far = begin()
-    assert not far.sentinel_pid
+    assert far.sentinel_pid == 0
     threading.Timer(0.1, gate.write_text, [""]).start()
     far.close()
     assert far.sentinel_pid
@@ -229,11 +229,9 @@ def test_parents_report_of_an_end_is_awaited() -> None:
     for rank in (0, 1):
         arena.board(rank).parent_tells_end = 1
     watching = Watching(dict.fromkeys(range(3), (os.getpid(), 1)), regions)  # it has started at another time
-    assert watching.ended(5.0) == [Ended(2, "died")]
-    assert watching.impatient
+    assert (watching.ended(5.0), watching.impatient) == ([Ended(2, "died")], True)
     arena.board(1).set_gone(DepartureKind.DIED, "was shot")
     assert watching.ended(5.9) == [Ended(1, "died")]  # the board's words count
     assert watching.ended(5.9) == []
-    assert watching.ended(6.1) == [Ended(0, "died")]
-    assert not watching.impatient
+    assert (watching.ended(6.1), watching.impatient) == ([Ended(0, "died")], False)
     arena.close()

@@ -183,7 +183,7 @@ def test_any_datagram_leaves_a_sentinel_alive(said: list[tuple[int, int, object]
     net = FakeNetwork(pairs(3), registered=True)
     net.step(0, Said(0, "ask", [WORLD, 1]))
     for sender, digest, body in said:
-        net.step(0, Datagram(sender, digest, body))  # type: ignore[arg-type]
+        net.step(0, Datagram(sender, digest, body))
         net.run(0.02)
 
 

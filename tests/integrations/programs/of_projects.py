@@ -161,7 +161,7 @@ def split(backend: str, directory: str) -> Found:
 
 def torchft(backend: str, directory: str) -> Found:
     """torchft's group over Gloo, configured anew as ranks come and go."""
-    from torch.distributed.distributed_c10d import AllgatherOptions
+    from torch._C._distributed_c10d import AllgatherOptions
     from torchft.process_group import ProcessGroupGloo
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -177,7 +177,7 @@ def torchft(backend: str, directory: str) -> Found:
             made.allgather(blocks, [tensor[:3].clone()], AllgatherOptions()).wait()
             made.broadcast_one(tensor, members[-1]).wait()
             found[f"{turn}"] = [tensor.tolist(), [block.tolist() for block in blocks[0]]]
-    found["group"] = type(made.parent._get_backend(torch.device("cpu"))).__name__  # type: ignore[attr-defined]
+    found["group"] = type(made.parent._get_backend(torch.device("cpu"))).__name__
     made.shutdown()
     return found
 

@@ -22,7 +22,7 @@ from unisono.integrations.torch import register
 CALLS: dict[str, Callable[[Any], Any]] = {
     "all_reduce": lambda group: dist.all_reduce(torch.ones(3), group=group),
     "async_op": lambda group: dist.all_reduce(torch.ones(3), group=group, async_op=True).wait(),
-    "irecv": lambda group: dist.irecv(torch.ones(3), 1, group=group).wait(),  # type: ignore[union-attr]
+    "irecv": lambda group: dist.irecv(torch.ones(3), 1, group=group).wait(),
     "all_gather_object": lambda group: dist.all_gather_object([None, None], "x", group=group),
     "monitored_barrier": lambda group: dist.monitored_barrier(group),
 }
@@ -96,7 +96,7 @@ def test_abort_ends_the_making_of_a_group(tmp_path: Path) -> None:
 def test_ctrl_c_in_coalesced_calls_reaches_others() -> None:
     group: Any = dist.new_group()
     if dist.get_rank() == 0:
-        with dist._coalescing_manager(group, async_ops=True) as manager:
+        with dist.distributed_c10d._coalescing_manager(group, async_ops=True) as manager:
             dist.all_reduce(torch.ones(3), group=group)
         once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
@@ -205,7 +205,7 @@ def test_unnamed_dead_rank_is_reported(tmp_path: Path) -> None:
         dist.barrier()
         if me in (1, 2):
             os.kill(os.getpid(), signal.SIGKILL)
-        inner = dist.group.WORLD.group  # type: ignore[union-attr]  # that of this library
+        inner = dist.group.WORLD.group  # that of this library
         until(lambda: all(inner.liveness.gone(rank) for rank in (1, 2)))
         with pytest.raises(unisono.PeerGone, match="shrink_group") as caught:
             dist.shrink_group([1])

@@ -33,7 +33,7 @@ def ours(group: Any) -> bool:
 
 def store(name: str) -> Any:
     """A part of the store, for a group that a program makes by itself."""
-    return dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    return dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
 
 
 def by_hand(name: str, kind: Any) -> tuple[Any, Any]:
@@ -70,13 +70,14 @@ def test_groups_that_torch_makes() -> None:
 
 @in_process_group(2, "gloo", named=range(2))
 def test_groups_made_by_their_class() -> None:
-    me, size, gloo = dist.get_rank(), dist.get_world_size(), dist.ProcessGroupGloo
+    known: Any = dist
+    me, size, gloo = dist.get_rank(), dist.get_world_size(), known.ProcessGroupGloo
     given = options(gloo._Options, _timeout=LIMIT, _devices=[gloo.create_device(hostname="127.0.0.1")])
     made = [
         gloo(store("timeout"), me, size, LIMIT),
         gloo(store("keyword"), rank=me, size=size, timeout=LIMIT),
         gloo(store("options"), me, size, given),
-        dist.distributed_c10d.ProcessGroupGloo(store("else"), me, size),
+        known.distributed_c10d.ProcessGroupGloo(store("else"), me, size),
     ]
     for group in made:
         assert ours(group)
@@ -192,7 +193,7 @@ def test_without_memory_or_ucx_groups_are_gloos(tmp_path: Path, hosts: str, why:
     much = {"UNISONO_SEGMENT_BYTES": str(1000 << 30)} if hosts == "2" else {}
     ucx_library.cache_clear()
     with patch.dict(sys.modules, modules), patch.dict(os.environ, much), said() as lines:
-        group = dist.ProcessGroupGloo(store("far"), dist.get_rank(), 2, timedelta(seconds=30))
+        group: Any = dist.ProcessGroupGloo(store("far"), dist.get_rank(), 2, timedelta(seconds=30))
     ucx_library.cache_clear()
     tensor = torch.tensor([dist.get_rank() + 1])
     group.allreduce([tensor]).wait()

@@ -27,12 +27,12 @@ class Elsewhere(torch.Tensor):
 
     @staticmethod
     def __new__(cls, held: torch.Tensor) -> Any:
-        made: Any = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device="lazy")  # type: ignore[attr-defined]
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, held.shape, dtype=held.dtype, device="lazy")
         made.held = held
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         aten, mine = torch.ops.aten, args[0]
         if func is aten._to_copy.default:
             assert kwargs["device"].type == "cpu"

@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
-import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
 from tests.integrations.torch.test_as_gloo import by_hand
 from tests.support.torch_ranks import as_over_gloo, in_process_group
 
+c10d: Any = torch._C._distributed_c10d
 pytestmark = [
     pytest.mark.skipif(not hasattr(c10d, "PreHookArgs"), reason="groups have hooks from torch 2.14 on"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -105,7 +105,7 @@ def from_cpp(group: Any) -> None:
         lambda: dist.all_gather_into_tensor(torch.zeros(size * size, 2), mine),
         lambda: dist.reduce_scatter_tensor(torch.zeros(1, 2), mine),
     ):
-        with dist._coalescing_manager(async_ops=True) as together:
+        with dist.distributed_c10d._coalescing_manager(async_ops=True) as together:
             call()
             call()
         together.wait()

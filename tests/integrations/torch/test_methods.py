@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.integrations.torch.test_as_gloo import store
 from tests.support.torch_ranks import TorchRanks, as_over_gloo, options
 
 MINUTE = timedelta(minutes=1)
@@ -29,7 +30,6 @@ def blocks(size: int) -> list[torch.Tensor]:
 def forms(group: Any, rank: int, size: int) -> Iterator[tuple[str, Any, Callable[[Any], Any]]]:
     """For each form: its name, what it writes into, and the call."""
     root, op, for_max = rank == 1, dist.ReduceOp.MAX, options(dist.ReduceScatterOptions, reduceOp=dist.ReduceOp.MAX)
-    how: Any
 
     def on(method: Callable[..., Any], *args: Any, **how: Any) -> Callable[[Any], Any]:
         return lambda written: method(written, *args, **how)
@@ -51,11 +51,11 @@ def forms(group: Any, rank: int, size: int) -> Iterator[tuple[str, Any, Callable
         given, one = options(dist.AllreduceCoalescedOptions, reduceOp=kind), mine()
         several = [one, mine(3), one if twice and not root else mine()]
         yield f"allreduce_coalesced {kind} twice: {twice}", several, on(group.allreduce_coalesced, given)
-    for rest, how in [((1,), {}), ((1, MINUTE), {}), ((), {"root": 1}), ((), {"root": 1, "timeout": MINUTE})]:
-        form = f"{rest} {sorted(how)}"
-        yield f"broadcast {form}", mine(), on(group.broadcast, *rest, **how)
-        yield f"gather {form}", blocks(size) if root else [], on(group.gather, mine(), *rest, **how)
-        yield f"scatter {form}", mine(), on(group.scatter, blocks(size) if root else [], *rest, **how)
+    for place, named in [((1,), {}), ((1, MINUTE), {}), ((), {"root": 1}), ((), {"root": 1, "timeout": MINUTE})]:
+        form = f"{place} {sorted(named)}"
+        yield f"broadcast {form}", mine(), on(group.broadcast, *place, **named)
+        yield f"gather {form}", blocks(size) if root else [], on(group.gather, mine(), *place, **named)
+        yield f"scatter {form}", mine(), on(group.scatter, blocks(size) if root else [], *place, **named)
     yield "broadcast opts", mine(), lambda t: group.broadcast([t], options(dist.BroadcastOptions, rootRank=1))
     reduced = mine()  # ranks other than the root have what Gloo leaves there
     yield "reduce timeout=", reduced if root else [], lambda _: group.reduce(reduced, 1, op, timeout=MINUTE)
@@ -69,7 +69,7 @@ def forms(group: Any, rank: int, size: int) -> Iterator[tuple[str, Any, Callable
     yield names, mine(2), lambda t: group._reduce_scatter_base(outputTensor=t, inputTensor=mine(2 * size))
     yield "allgather_coalesced", blocks(size), lambda t: group.allgather_coalesced([[one] for one in t], [mine()])
     there, from_1 = {"tensors": [mine()], "dstRank": 0, "tag": 3}, {"srcRank": 1, "tag": 3}
-    end = [] if root else mine()
+    end: Any = [] if root else mine()
     yield "message", end, lambda t: group.send(**there) if root else group.recv(tensors=[t], **from_1)
     sparse = torch.sparse_coo_tensor([[rank, 0]], [1.0, 2.0], (size + 1,)).coalesce()
     yield "sparse", sparse, lambda t: group.allreduce([t])
@@ -154,8 +154,8 @@ def test_wrong_calls_are_errors_as_over_gloo(ranks: TorchRanks) -> None:
     """After them the group is as good as before. The words are those that torch's tests look for."""
 
     def work() -> dict[str, str]:
-        where, said = dist.PrefixStore("wrong", dist.distributed_c10d._get_default_store()), dict[str, str]()
-        group: Any = dist.ProcessGroupGloo(where, dist.get_rank(), dist.get_world_size(), MINUTE)
+        said = dict[str, str]()
+        group: Any = dist.ProcessGroupGloo(store("wrong"), dist.get_rank(), dist.get_world_size(), MINUTE)
         for name, call in wrong(group).items():
             try:
                 call().wait()

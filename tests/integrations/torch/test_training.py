@@ -98,7 +98,7 @@ def hooked(name: str) -> list[Any]:
 
 def compiled_ddp(backend: str) -> list[Any]:
     torch._dynamo.reset()
-    return train(torch.compile(DDP(model()), backend=backend))  # type: ignore[arg-type]
+    return train(torch.compile(DDP(model()), backend=backend))
 
 
 # Models in pieces.

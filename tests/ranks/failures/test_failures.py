@@ -87,7 +87,7 @@ def test_calls_of_all_kinds_leave_nothing_open() -> None:
             for one in (tensor, tensor[:4], group.empty(60_000).fill_(1.0)):
                 unisono.all_reduce(one)
             unisono.all_reduce(tensor, algorithm="ring")
-            unisono.all_reduce(tensor, async_op=True).wait()  # type: ignore[union-attr]
+            unisono.all_reduce(tensor, async_op=True).wait()
             unisono.broadcast(tensor, 0)
             unisono.barrier()
             with pytest.raises(unisono.MismatchError):

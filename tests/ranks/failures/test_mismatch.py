@@ -27,7 +27,7 @@ def wide() -> torch.Tensor:
 
 
 def walk(step: int) -> Any:
-    def walk(r, p):  # type: ignore[no-untyped-def]
+    def walk(r, p):
         for k in range(1, p):
             yield send(r, (r + step * k) % p, r)
 
@@ -62,7 +62,7 @@ DIFFERENT: dict[str, tuple[Call, Call, str]] = {
     "algorithm": (usual, lambda t: unisono.all_reduce(t, algorithm="ring"), "all_reduce.ring"),
     "algorithms of one name": (lambda t: unisono.all_gather_single(wide(), t, algorithm=upwards),
                                lambda t: unisono.all_gather_single(wide(), t, algorithm=downwards), "all_gather.walk"),
-    "foreground and background": (usual, lambda t: unisono.all_reduce(t, "product", async_op=True).wait(),  # type: ignore[union-attr]
+    "foreground and background": (usual, lambda t: unisono.all_reduce(t, "product", async_op=True).wait(),
                                   "product)"),
 }  # fmt: skip
 
@@ -133,9 +133,9 @@ def test_what_follows_in_the_background_goes_on() -> None:
     works = [unisono.all_reduce(t, "max" if rank == k == 1 else "sum", async_op=True) for k, t in enumerate(tensors)]
     for k, work in enumerate(works):
         with pytest.raises(MismatchError) if k == 1 else nullcontext():
-            assert work.wait()  # type: ignore[union-attr]
-    assert isinstance(works[1].exception(), MismatchError)  # type: ignore[union-attr]
-    assert not works[1].is_success()  # type: ignore[union-attr]
+            assert work.wait()
+    assert isinstance(works[1].exception(), MismatchError)
+    assert not works[1].is_success()
     assert torch.equal(tensors[1], tensor())
     assert not torch.equal(tensors[2], tensor())
 

@@ -27,8 +27,8 @@ CALLS: dict[str, Call] = {
     "a list": lambda: unisono.all_to_all([torch.ones(2)], [torch.ones(2)]),
     "coalesced": lambda: unisono.all_reduce_coalesced([torch.ones(2), torch.ones(3)]),
     "objects": lambda: unisono.all_gather_object([None], "x"),
-    "a work": lambda: unisono.all_reduce(torch.ones(4), async_op=True).wait(),  # type: ignore[union-attr]
-    "a new work": lambda: unisono.all_reduce(torch.ones(6), async_op=True).wait(),  # type: ignore[union-attr]
+    "a work": lambda: unisono.all_reduce(torch.ones(4), async_op=True).wait(),
+    "a new work": lambda: unisono.all_reduce(torch.ones(6), async_op=True).wait(),
     "new_group": lambda: unisono.new_group(),
 }
 
@@ -95,7 +95,7 @@ def mailbox() -> Any:
 
 NESTED: dict[str, tuple[Call, str, Call, Call, str]] = {
     "the thread of asynchronous calls": (
-        unisono.init, "run", CALLS["all_reduce"], lambda: unisono.all_reduce(torch.ones(9), async_op=True).wait(),  # type: ignore[union-attr]
+        unisono.init, "run", CALLS["all_reduce"], lambda: unisono.all_reduce(torch.ones(9), async_op=True).wait(),
         "Group('world', rank 0 of 1)"),
     "an allocation": (
         lambda: unisono.init().engine.arena, "reserve_heap", lambda: unisono.empty(1 << 20),
@@ -231,7 +231,7 @@ def test_a_timer_that_makes_calls_all_the_time() -> None:
 
     def some() -> bool:
         unisono.all_reduce(torch.ones(4))
-        unisono.all_reduce(torch.ones(4), async_op=True).wait()  # type: ignore[union-attr]
+        unisono.all_reduce(torch.ones(4), async_op=True).wait()
         p2p.sendrecv(torch.ones(2), 0, torch.ones(2), 0, tag=2)
         return min(counts.values()) >= 3
 

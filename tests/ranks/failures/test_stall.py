@@ -166,7 +166,7 @@ def test_crossed_groups_are_told_as_a_circle(tmp_path: Path) -> None:
     def crossed() -> str:
         overhear(tmp_path)
         first, second = unisono.new_group(name="a"), unisono.new_group(name="b")
-        first.timeout_s = second.timeout_s = 3.0  # type: ignore[union-attr]  # all are members
+        first.timeout_s = second.timeout_s = 3.0
         rank = unisono.get_rank()
         with pytest.raises(WaitTimeout) as caught:
             _ = unisono.all_reduce(torch.ones(3), group=first) if rank == 0 else unisono.barrier(second)
@@ -197,7 +197,7 @@ def test_background_call_waits_only_when_awaited(tmp_path: Path) -> None:
         group.missing_in_background = (1,)
         until(lambda: not group.missing_in_background)
         assert not told(tmp_path)
-    work.wait()  # type: ignore[union-attr]
+    work.wait()
     assert len(told(tmp_path)) == 1
 
 
@@ -216,7 +216,7 @@ def test_zero_means_that_no_wait_is_told(tmp_path: Path) -> None:
 
 CALLS: dict[str, Callable[[], object]] = {
     "barrier": lambda: unisono.barrier(timeout_s=0.2),
-    "in the background": lambda: unisono.all_reduce(torch.ones(3), async_op=True, timeout_s=0.2).wait(),  # type: ignore[union-attr]
+    "in the background": lambda: unisono.all_reduce(torch.ones(3), async_op=True, timeout_s=0.2).wait(),
     "recv": lambda: p2p.recv(torch.ones(3), 1, timeout_s=0.2),
     "recv from any": lambda: p2p.recv(torch.ones(3), timeout_s=0.2),
     "irecv": lambda: p2p.irecv(torch.ones(3), 1, timeout_s=0.2).wait(),

@@ -49,7 +49,7 @@ class World(NamedTuple):
 
 def of(size: int, **what: object) -> World:
     """At the beginning."""
-    return World((Rank(),) * size)._replace(**what)  # type: ignore[arg-type]  # its fields
+    return World((Rank(),) * size)._replace(**what)
 
 
 def replaced(world: World, me: int, rank: Rank) -> World:

@@ -57,7 +57,7 @@ def test_departure_that_is_being_written_again() -> None:
     how = Departure(DepartureKind.DIED, "was killed")
     board = Mock(pid=0)
     type(board).gone = PropertyMock(side_effect=[how, None, None])
-    assert RankLiveness(SimpleNamespace(size=2, board=lambda _: board)).left(1) == how  # type: ignore[arg-type]
+    assert RankLiveness(SimpleNamespace(size=2, board=lambda _: board)).left(1) == how
 
 
 def test_system_tells_an_end_nobody_asked_about(group: Any) -> None:

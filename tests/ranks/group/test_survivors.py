@@ -29,7 +29,7 @@ def test_absent_rank_is_named_and_left_out(tmp_path: Path) -> str:
     with pytest.raises(unisono.WaitTimeout) as late:
         group.shrink(timeout_s=0.1)
     assert 2 in late.value.missing
-    unisono.barrier(group=pair)  # type: ignore[arg-type]  # both are members
+    unisono.barrier(group=pair)
     mine, group.timeout_s = torch.tensor([1.0 + group.rank]), 45.0
     smaller = group.shrink(without=[2])
     unisono.all_reduce(mine, group=smaller)
@@ -71,12 +71,12 @@ def test_memory_for_a_left_out_rank_is_freed(tmp_path: Path) -> tuple[float, lis
     unisono.barrier()
 
     def keep(*arguments: object) -> SubArena:
-        lent.append(lend(*arguments))  # type: ignore[arg-type]  # as it was called
+        lent.append(lend(*arguments))
         return lent[-1]
 
     def stop_and_borrow(*arguments: object) -> SubArena:
         os.kill(os.getpid(), signal.SIGSTOP)
-        return borrow(*arguments)  # type: ignore[arg-type]  # as it was called
+        return borrow(*arguments)
 
     if group.rank == 2:
         lender.borrow = stop_and_borrow  # type: ignore[assignment, method-assign]

@@ -14,7 +14,7 @@ from unisono.base.errors import ArgumentError, NotInitialized
 from unisono.ranks.group.current import get_default
 from unisono.schedule import Hosts
 
-KEPT = {}
+KEPT: dict[str, tuple[int, object]] = {}
 
 
 def where(*extra, **named):
@@ -41,7 +41,7 @@ def test_ranks_see_the_parents_surroundings(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["script", "--flag"])
 
     def look():
-        import beside
+        import beside  # type: ignore[import-not-found]
 
         return os.environ["CHOSEN_JUST_NOW"], os.getcwd(), beside.VALUE, sys.argv
 

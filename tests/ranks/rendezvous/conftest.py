@@ -8,7 +8,7 @@ from functools import partial, partialmethod
 from typing import Any
 
 import pytest
-from torch.distributed import PrefixStore, Store
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.records import DepartureKind
@@ -76,7 +76,7 @@ def _nothing(*_: object) -> None:
     """What happens at a store that is like any other."""
 
 
-class Acting(Store):  # type: ignore[misc]
+class Acting(Store):
     """A store as one rank sees it: before and after each question something happens, with the method and the key.
 
     What `before` raises is raised instead: RuntimeError, as if the store has gone; TimeoutError, as if it is silent.

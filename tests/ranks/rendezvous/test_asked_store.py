@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch.distributed import FileStore, HashStore, TCPStore
+from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
 
 from tests.ranks.rendezvous.conftest import Acting, meet
 from tests.support.programs import run_python
@@ -62,8 +62,8 @@ def test_torch_is_quiet_about_a_lost_store(
 def test_waiting_rank_gets_a_value_when_set(kind: str, tmp_path: Path) -> None:
     if kind in ("libuv", "threads"):
         how = {"use_libuv": kind == "libuv", "wait_for_workers": False}
-        server = TCPStore("127.0.0.1", 0, 2, is_master=True, **how)
-        client = TCPStore("127.0.0.1", server.port, 2, is_master=False, **how)
+        server: TCPStore | FileStore | HashStore = TCPStore("127.0.0.1", 0, 2, is_master=True, **how)
+        client: Store = TCPStore("127.0.0.1", server.port, 2, is_master=False, **how)
     elif kind == "file":
         server, client = (FileStore(f"{tmp_path}/store", 2) for _ in range(2))
     else:

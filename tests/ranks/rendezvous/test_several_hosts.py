@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from torch.distributed import HashStore, PrefixStore, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import close, meet, together
 from unisono.base.config import Config
@@ -12,6 +12,7 @@ from unisono.base.link import Link
 from unisono.base.records import DepartureKind
 from unisono.hosts.addresses import is_loopback, own_address, store_host
 from unisono.ranks.rendezvous import meeting
+from unisono.ranks.rendezvous.handover import fetch
 from unisono.ranks.rendezvous.identity import Identity, check, common_settings, host_names, place, remark, way_between
 from unisono.schedule import Hosts
 
@@ -53,7 +54,6 @@ def test_hosts_have_their_memory_and_all_the_map(host_of):
 @pytest.mark.parametrize(("host_of", "refused"), [("000", 1), ("0011", 3)])
 def test_unreachable_memory_is_an_error_of_all(monkeypatch, host_of, refused):
     """As on two machines that are copies of one, and so look like one."""
-    fetch = meeting.fetch
 
     def some_fetch(home, first, number, *rest):
         if number == refused:

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from tests.ranks.rendezvous.conftest import begun, meet, planned
 from tests.support.programs import Python
@@ -195,7 +195,7 @@ def test_invalid_sentinel_entry_ends_the_start() -> None:
 @pytest.mark.parametrize("key", ["rank 1", "meeting", "hosts", "end"])
 @pytest.mark.usefixtures("threads_are_ranks")
 def test_strangers_entry_ends_the_meeting(key: str) -> None:
-    store = part = HashStore()
+    part: Any = (store := HashStore())
     if key != "meeting":
         part = planned(store) if key == "rank 1" else begun(store, Identity.mine()._replace(size=2))
     part.set(key, '{"start": 35184372088832}')

@@ -25,7 +25,7 @@ LINE = re.compile(r" *(\S+) (──→|─\+→|─∪→|══→|═\+→|═
 
 
 def numbers(spans: str) -> list[int]:
-    found = []
+    found: list[int] = []
     for part in spans.split(","):
         first, _, last = part.partition("..")
         found += range(int(first), int(last or first) + 1)
