@@ -35,11 +35,11 @@ LINE = r"\S*test_look\.py:\d+"
 
 
 def begin(folder: Path) -> tuple[int, torch.Tensor, unisono.Group]:
-    """Make a sub-group and some calls, tell the process, and return this rank, a tensor and the group."""
+    """Make sub-groups of one name and some calls, tell the process, and return this rank, a tensor and its group."""
     world = unisono.init()
     world.timeout_s = float("inf")
     rank, tensor = world.rank, torch.full((1000,), world.rank + 1.0)
-    pair: Any = unisono.new_group([2, 3], name="pair")
+    pair: Any = unisono.split(rank // 2, name="pair")
     for _ in range(5):
         unisono.all_reduce(tensor, "max")
     (folder / f"{rank}.part").write_text(str(os.getpid()))

@@ -207,3 +207,8 @@ def test_unwritten_result_blames_no_line() -> None:
 
 def test_transposed_table_has_the_lines_reversed() -> None:
     assert transpose(COMPOSED).yields == COMPOSED.yields[::-1]
+
+
+def test_unknown_lines_move_no_others() -> None:
+    whole = seq(COMPOSED.replace(yields=()), COMPOSED)
+    assert whole.yields == (*[None] * COMPOSED.rounds, *COMPOSED.yields)

@@ -53,7 +53,7 @@ LEFT: dict[str, tuple[Mapping[str, str], tuple[float | None, int | None]]] = {
             "proc/self/mounts": V2_MOUNT,
             "proc/self/cgroup": "0::/jobs/mine\n",
             f"{BASE}/jobs/cpu.max": "150000 100000\n",
-            f"{BASE}/jobs/mine/cpu.max": "max 100000\n",
+            f"{BASE}/jobs/mine/cpu.max": "200000 100000\n",
             f"{BASE}/jobs/memory.max": "max\n",
             f"{BASE}/jobs/memory.current": "100\n",
             f"{BASE}/jobs/mine/memory.max": "1000\n",

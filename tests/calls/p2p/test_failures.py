@@ -170,6 +170,18 @@ def test_timeout_tells_what_was_sent_instead() -> None:
     unisono.barrier()
 
 
+@pytest.mark.ranks(2, hosts="1+1")
+def test_wait_has_a_timeout_of_its_own() -> None:
+    """The call goes on."""
+    me = unisono.get_rank()
+    work = p2p.irecv(None, 1 - me, timeout_s=100)
+    with pytest.raises(WaitTimeout):
+        work.wait(0.05)
+    unisono.barrier()
+    p2p.send(torch.full((3,), me + 1.0), 1 - me)
+    assert work.result().tolist() == [2.0 - me] * 3
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
 @pytest.mark.parametrize("hosts", ["1x2", "1+1"])
 @in_new_world(hosts="hosts")

@@ -140,10 +140,16 @@ def test_unconnected_carrier_listens_until_next() -> None:
         ports = {new.laddr}
 
 
-def test_an_address_of_no_interface() -> None:
+def test_an_address_of_no_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the second one of an interface."""
     assert network_interface(HERE) == "lo"
     with pytest.raises(ArgumentError, match=r"192\.0\.2\.1, which is not the first address of a network interface"):
         network_interface("192.0.2.1")
+    two = [SimpleNamespace(family=socket.AF_INET, address=f"192.0.2.{k}") for k in (1, 2)]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": two})
+    assert network_interface("192.0.2.1") == "eth0"
+    with pytest.raises(ArgumentError, match=r"192\.0\.2\.2, which is not the first"):
+        network_interface("192.0.2.2")
 
 
 @pytest.mark.parametrize(

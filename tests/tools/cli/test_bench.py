@@ -60,6 +60,11 @@ def test_wrong_element_fails_the_bench(monkeypatch: pytest.MonkeyPatch, busy: fl
     assert ("other programs used" in said) == (busy > 0)
 
 
+def test_ratios_in_words() -> None:
+    told = ["about as fast as", "about as fast as", "2.0x slower than", "1.5x faster than", "12x faster than"]
+    assert [command.ratio_text(ratio) for ratio in (1.05, 0.95, 0.5, 1.5, 12.3)] == [f"{one} Gloo" for one in told]
+
+
 FAULTS: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], object], int]] = {
     "none": (lambda tensor, first: None, 0),
     "an element": (lambda tensor, first: tensor[3].add_(1), 4),
