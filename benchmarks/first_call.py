@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch's __all__ omits it
+from torch.distributed import TCPStore
 
 FIRST = "unisono, nothing on disk"
 """It finds no machine code on disk, and so compiles it."""

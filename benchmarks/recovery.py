@@ -34,7 +34,7 @@ def _work(backend: str, port: int, number: int, pipe: Connection, steps: int, st
     """One process. Before each change of the group it sends its handle and receives those of all ranks. Then it sends
     the time of its first step, and in the end its weights.
     """
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)  # type: ignore[attr-defined]
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
     known: Any = dist
     limit = timedelta(seconds=_SILENT_S)
     known.init_process_group(
@@ -66,7 +66,7 @@ class _Training:
     """The processes of one training, and what they are to do."""
 
     def __init__(self, backend: str, steps: int, step_s: float) -> None:
-        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._what, self._number, self._uuid = (backend, self._store.port), 0, 0
         self._how = steps, step_s
         self.ranks: list[tuple[BaseProcess, Connection]] = []

@@ -62,7 +62,7 @@ def test_same_bits_as_a_call_for_each() -> None:
         listed(form, KINDS + ONLY_READ, seed=seed, root=1)
 
 
-@pytest.mark.parametrize("make", [unisono.premul_sum, torch._C._distributed_c10d._make_nccl_premul_sum])
+@pytest.mark.parametrize("make", [unisono.premul_sum, torch.distributed._make_nccl_premul_sum])
 @pytest.mark.ranks(1, 3)
 def test_factors_differ_between_calls(make: Callable[[float], Any], ranks: int) -> None:
     """torch's ops are equal whatever their factors are."""

@@ -46,7 +46,7 @@ def test_premultiplied_sums() -> None:
     for op in (premul_sum(2.5), ReduceOp.PREMUL_SUM(2.5), *map(premul_sum, factors)):
         assert resolve(op) == PremulSum(2.5)
     for factor in (2.5, torch.tensor([2.5])):
-        assert resolve(torch._C._distributed_c10d._make_nccl_premul_sum(factor)) == PremulSum(2.5)
+        assert resolve(dist._make_nccl_premul_sum(factor)) == PremulSum(2.5)
     assert premul_sum(3) == premul_sum(torch.tensor(3))
     assert len({premul_sum(2.5), premul_sum(2.5), premul_sum(3.5)}) == 2
     assert premul_sum(2.5).text == premul_sum(3.5).text  # ranks may differ in their factors

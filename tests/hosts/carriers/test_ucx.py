@@ -17,7 +17,7 @@ from weakref import WeakSet
 import psutil
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore, Store, TCPStore
+from torch.distributed import HashStore, Store, TCPStore
 
 from tests.support.programs import run_python
 from tests.support.waiting import until

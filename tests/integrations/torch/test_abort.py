@@ -96,7 +96,7 @@ def test_abort_ends_the_making_of_a_group(tmp_path: Path) -> None:
 def test_ctrl_c_in_coalesced_calls_reaches_others() -> None:
     group: Any = dist.new_group()
     if dist.get_rank() == 0:
-        with dist.distributed_c10d._coalescing_manager(group, async_ops=True) as manager:
+        with dist._coalescing_manager(group, async_ops=True) as manager:
             dist.all_reduce(torch.ones(3), group=group)
         once_waiting(lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):

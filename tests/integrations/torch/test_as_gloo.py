@@ -33,7 +33,7 @@ def ours(group: Any) -> bool:
 
 def store(name: str) -> Any:
     """A part of the store, for a group that a program makes by itself."""
-    return dist.distributed_c10d.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    return dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
 
 
 def by_hand(name: str, kind: Any) -> tuple[Any, Any]:

@@ -29,7 +29,7 @@ def test_error_before_a_call_counts_as_the_call() -> None:
 
 
 def coalesced(count: int) -> None:
-    with dist.distributed_c10d._coalescing_manager():
+    with dist._coalescing_manager():
         dist.all_reduce(torch.ones(count))
 
 
@@ -40,8 +40,8 @@ def coalesced(count: int) -> None:
         lambda n: dist.reduce_scatter_tensor(torch.empty(n), torch.ones(2 * n)),
         lambda n: dist.all_reduce_coalesced([torch.ones(n)]),
         lambda n: dist.all_gather_coalesced([[torch.empty(n)], [torch.empty(n)]], [torch.ones(n)]),
-        lambda n: dist.distributed_c10d._all_gather_base(torch.empty(2 * n), torch.ones(n)),
-        lambda n: dist.distributed_c10d._reduce_scatter_base(torch.empty(n), torch.ones(2 * n)),
+        lambda n: dist._all_gather_base(torch.empty(2 * n), torch.ones(n)),
+        lambda n: dist._reduce_scatter_base(torch.empty(n), torch.ones(2 * n)),
         coalesced,
     ],
 )

@@ -56,7 +56,7 @@ def test_groups_are_made_and_destroyed_in_turns(tmp_path: Path) -> None:
     register()
     for _ in range(5):
         # One file for all turns: what the last one wrote is still there.
-        store = torch._C._distributed_c10d.FileStore(str(tmp_path / "store"), 2)
+        store = dist.FileStore(str(tmp_path / "store"), 2)
         dist.init_process_group("unisono", store=store, rank=unisono.get_rank(), world_size=2)
         assert total() == 11.0
         dist.destroy_process_group()
@@ -104,7 +104,7 @@ def test_late_first_member_is_named() -> None:
 def test_missing_rank_is_reported_early(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("UNISONO_STALL_WARNING_S", "0.1")
     with pytest.raises(unisono.WaitTimeout):
-        join(dist.distributed_c10d.PrefixStore("late", torch._C._distributed_c10d.HashStore()), 0, 3, "default", 0.5)
+        join(dist.PrefixStore("late", dist.HashStore()), 0, 3, "default", 0.5)
     assert "unisono: rank 0 of 3 has waited" in capfd.readouterr().err
 
 
@@ -140,7 +140,7 @@ def test_ranks_in_their_order(backend: str) -> None:
 def test_torch_splits(backend: str, device: torch.device | None) -> None:
     me, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
     dist.destroy_process_group()
-    where = {"store": dist.distributed_c10d.PrefixStore("again", store), "rank": me, "world_size": 3}
+    where = {"store": dist.PrefixStore("again", store), "rank": me, "world_size": 3}
     dist.init_process_group(backend, **where, device_id=device)
     part: Any = dist.split_group(None, [[2, 0], [1]], group_desc="parts")
     assert dist.get_process_group_ranks(part) == ([1] if me == 1 else [2, 0])
@@ -160,7 +160,7 @@ def test_groups_merge(backend: str) -> None:
     half: Any = world.split_group([0, 1] if me < 2 else [2, 3])
     total(world)
     before = descriptors()
-    store = dist.distributed_c10d.PrefixStore("merged", dist.distributed_c10d._get_default_store())
+    store = dist.PrefixStore("merged", dist.distributed_c10d._get_default_store())
     merged: Any = half.merge_remote_group(store, 4)
     assert (merged.group_name, merged.group_desc) == (f"{half.group_name}:merge", f"{half.group_desc}:merge")
     assert (merged.size(), merged.options._timeout) == (4, timedelta(minutes=30))
@@ -195,7 +195,7 @@ def test_groups_of_other_devices() -> None:
     with pytest.raises(unisono.ArgumentError, match="a group with backends for cuda"):
         world.split_group([0, 1])
     with pytest.raises(unisono.ArgumentError, match="Use new_group"):
-        world.merge_remote_group(torch._C._distributed_c10d.HashStore(), 2)
+        world.merge_remote_group(dist.HashStore(), 2)
     assert total(world.split_group([1, 0], device_types=[CPU])) == 11.0
 
 

@@ -105,7 +105,7 @@ def from_cpp(group: Any) -> None:
         lambda: dist.all_gather_into_tensor(torch.zeros(size * size, 2), mine),
         lambda: dist.reduce_scatter_tensor(torch.zeros(1, 2), mine),
     ):
-        with dist.distributed_c10d._coalescing_manager(async_ops=True) as together:
+        with dist._coalescing_manager(async_ops=True) as together:
             call()
             call()
         together.wait()

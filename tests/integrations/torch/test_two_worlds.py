@@ -49,7 +49,7 @@ class Process:
 
     def join_own(self, backend: str = "") -> None:
         """Make the world of this job."""
-        store = torch._C._distributed_c10d.FileStore(str(self._folder / f"trains {self.trains}"), 2)
+        store = dist.FileStore(str(self._folder / f"trains {self.trains}"), 2)
         backend = backend or self._backend
         dist.init_process_group(backend, store=store, rank=self.me % 2, world_size=2, timeout=LIMIT)
 
@@ -57,7 +57,7 @@ class Process:
         """Make a group of process 0 and of the server."""
         if self.me != 1:
             torchs: Any = dist.distributed_c10d
-            store = torchs.PrefixStore("weights", torch._C._distributed_c10d.FileStore(str(self._folder / "shared"), 3))
+            store = torchs.PrefixStore("weights", dist.FileStore(str(self._folder / "shared"), 3))
             where: Any = 3, max(0, self.me - 1), [], dist.Backend(self._backend), store
             self.shared, _ = torchs._new_process_group_helper(*where, group_name="weights", timeout=LIMIT)
             torchs._world.pg_group_ranks[self.shared] = {rank: rank for rank in range(3)}

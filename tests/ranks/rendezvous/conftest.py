@@ -8,7 +8,7 @@ from functools import partial, partialmethod
 from typing import Any
 
 import pytest
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import PrefixStore, Store
 
 from unisono.base.errors import ArgumentError, OutOfMemory, PeerError, WaitTimeout
 from unisono.base.records import DepartureKind

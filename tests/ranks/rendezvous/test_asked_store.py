@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from torch._C._distributed_c10d import FileStore, HashStore, Store, TCPStore
+from torch.distributed import FileStore, HashStore, Store, TCPStore
 
 from tests.ranks.rendezvous.conftest import Acting, meet
 from tests.support.programs import run_python

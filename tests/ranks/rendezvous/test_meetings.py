@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from tests.conftest import NIGHTLY
 from tests.ranks.rendezvous.conftest import Acting, begun, expect_one_arena, has_come, meet, outcome, together

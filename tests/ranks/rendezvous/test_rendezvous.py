@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from datetime import timedelta
 
 import pytest
-from torch._C._distributed_c10d import HashStore, TCPStore
+from torch.distributed import HashStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import (
     Acting,

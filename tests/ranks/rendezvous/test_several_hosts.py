@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from tests.ranks.rendezvous.conftest import close, meet, together
 from unisono.base.config import Config

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from functools import partial
 
 import pytest
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import TCPStore
 
 from tests.ranks.rendezvous.conftest import expect_one_arena, together
 from tests.ranks.rendezvous.test_meetings import attend, expect_missing, launch

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
-from torch._C._distributed_c10d import HashStore
+from torch.distributed import HashStore
 
 from tests.ranks.rendezvous.conftest import begun, meet, planned
 from tests.support.programs import Python

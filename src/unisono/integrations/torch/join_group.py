@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from torch.distributed import PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import PrefixStore, Store, distributed_c10d
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized, PeerGone, UnisonoError, WaitTimeout

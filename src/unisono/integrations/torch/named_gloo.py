@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch's __all__ omits it
+from torch.distributed import PrefixStore
 
 from ...base.records import CallRecord
 from ...base.release import NAME

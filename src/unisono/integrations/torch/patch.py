@@ -134,7 +134,7 @@ def _with_fp16_in_python(original: Any) -> Any:
             return
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-        register: Any = distributed._register_comm_hook  # type: ignore[attr-defined]  # noqa: SLF001
+        register: Any = distributed._register_comm_hook  # noqa: SLF001
         register(reducer, ours, fp16_compress_hook)
 
     return register_builtin_comm_hook

@@ -20,7 +20,7 @@ import torch
 from torch import distributed
 from torch._C import DispatchKey
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import PrefixStore, ProcessGroup  # type: ignore[attr-defined]  # torch's __all__ omits them
+from torch.distributed import PrefixStore, ProcessGroup
 
 from ...base.config import Config
 from ...base.errors import ArgumentError

@@ -16,7 +16,7 @@ from reprlib import repr as brief
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
-from torch.distributed import PrefixStore, Store, distributed_c10d  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import PrefixStore, Store, distributed_c10d
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, NotInitialized

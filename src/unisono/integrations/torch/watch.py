@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from torch import distributed
-from torch.distributed import PrefixStore, distributed_c10d  # type: ignore[attr-defined]  # torch's __all__ omits it
+from torch.distributed import PrefixStore, distributed_c10d
 
 from ...base.errors import ArgumentError, UnisonoError
 from ...base.python import tell

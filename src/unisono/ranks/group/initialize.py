@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, cast
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import Store
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, DTypeError, NotInitialized, WaitTimeout

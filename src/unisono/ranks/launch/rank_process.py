@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from torch.distributed import FileStore  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import FileStore
 
 from ...base.errors import ArgumentError, InternalError, PeerFailed, PeerGone, UnisonoError, WaitTimeout
 from ...base.fd_channel import Channel, Packet

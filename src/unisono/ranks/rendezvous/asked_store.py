@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import torch
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import PrefixStore, Store
 
 from ...base.errors import UnisonoError
 from ...base.python import leave_behind, nap

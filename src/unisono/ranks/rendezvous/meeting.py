@@ -16,7 +16,7 @@ from itertools import takewhile
 from socket import socket
 from typing import NamedTuple
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import Store
 
 from ...base.config import Config
 from ...base.errors import ArgumentError, PeerGone, UnisonoError, WaitTimeout

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import ClassVar
 
-from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  # not in torch's __all__
+from torch.distributed import PrefixStore, Store
 
 from ...base.errors import ArgumentError, PeerGone, UnisonoError
 from ...observe.live.meeting_page import waits

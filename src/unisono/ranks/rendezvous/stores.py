@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in __all__
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore
 
 from ...base.errors import ArgumentError, UnisonoError, WaitTimeout
 from ...base.fd_channel import LONGEST_S, accept, connect, listen

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d
-from torch.distributed import FileStore, distributed_c10d, init_process_group  # type: ignore[attr-defined]
+from torch.distributed import FileStore, distributed_c10d, init_process_group
 
 import unisono
 
