@@ -82,7 +82,7 @@ HEADER = struct.Struct("<IQB")
 
 class Bomb:
     def __reduce__(self) -> tuple[object, ...]:
-        return os._exit, (3,)
+        return os.abort, ()
 
 
 def framed(value: bytes, payload: bytes = b"", fds: int = 0) -> bytes:

@@ -161,7 +161,7 @@ def split(backend: str, directory: str) -> Found:
 
 def torchft(backend: str, directory: str) -> Found:
     """torchft's group over Gloo, configured anew as ranks come and go."""
-    from torch._C._distributed_c10d import AllgatherOptions
+    from torch.distributed.distributed_c10d import AllgatherOptions
     from torchft.process_group import ProcessGroupGloo
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
